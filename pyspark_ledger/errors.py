@@ -1,0 +1,71 @@
+"""Few kinds of error, named by what the caller should do about them.
+
+Spark passes a Python error on as text, so its type is lost on the way: every message therefore starts
+with a stable code in brackets, as in ``[LEDGER_TOPIC_NOT_FOUND] …``.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class LedgerError(Exception):
+    """The root of all errors of this package."""
+
+    default_code: ClassVar[str] = "LEDGER_ERROR"
+
+    def __init__(self, message: str, code: str | None = None) -> None:
+        super().__init__(message, code)  # both in args, so that the error survives pickling
+        self.message = message
+        self.code = code or self.default_code
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {self.message}"
+
+
+class InvalidInput(LedgerError):
+    """Mend the option, the name, the schema or the record; nothing was changed."""
+
+    default_code = "LEDGER_INVALID_INPUT"
+
+
+class NotFound(LedgerError):
+    """Create it first, or mend the name."""
+
+    default_code = "LEDGER_NOT_FOUND"
+
+
+class Conflict(LedgerError):
+    """Somebody else was faster: read again and retry."""
+
+    default_code = "LEDGER_CONFLICT"
+
+
+class Fenced(LedgerError):
+    """A newer writer or reader has taken over: stop. Nothing was changed."""
+
+    default_code = "LEDGER_FENCED"
+
+
+class DataLoss(LedgerError):
+    """Something that was in the log is no longer there."""
+
+    default_code = "LEDGER_DATA_LOSS"
+
+
+class CorruptData(LedgerError):
+    """A file or a node is not what was written: restore it from a copy."""
+
+    default_code = "LEDGER_CORRUPT_DATA"
+
+
+class OutcomeUnknown(LedgerError):
+    """A change was sent and its answer never came. Resolve it, never guess."""
+
+    default_code = "LEDGER_OUTCOME_UNKNOWN"
+
+
+class Unavailable(LedgerError):
+    """ZooKeeper or the storage does not answer: retry later. Nothing was changed."""
+
+    default_code = "LEDGER_UNAVAILABLE"

@@ -1,0 +1,147 @@
+"""The small port through which the core sees its metadata store.
+
+A store keeps versioned records under typed keys and changes them only by atomic, version-checked
+transactions. ``zk_metadata`` implements it on ZooKeeper, ``memory`` in one process with injected faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from pyspark_ledger.errors import Conflict
+from pyspark_ledger.records import Commit, DedupSnapshot, Head, Marker, Namespace, Record, Schema, Topic
+
+R = TypeVar("R", bound=Record)
+
+
+@dataclass(frozen=True, slots=True)
+class Key(Generic[R]):
+    """Names one record. Subclasses fix which kind of record it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceKey(Key[Namespace]): ...
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsKey(Key[Marker]):
+    """Parent of every :class:`TopicKey`; always there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicKey(Key[Topic]):
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RootKey(Key[Marker]):
+    """Parent of everything that belongs to one topic, by its UUID."""
+
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeadKey(Key[Head]):
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaKey(Key[Schema]):
+    uuid: str
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class DedupKey(Key[DedupSnapshot]):
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerKey(Key[Marker]):
+    """Parent of the commits of one ledger."""
+
+    uuid: str
+    ledger: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitKey(Key[Commit]):
+    uuid: str
+    ledger: int
+    number: int
+
+
+AnyKey = NamespaceKey | TopicsKey | TopicKey | RootKey | HeadKey | SchemaKey | DedupKey | LedgerKey | CommitKey
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned(Generic[R]):
+    record: R
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    key: AnyKey
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    key: AnyKey
+    record: Record
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    key: AnyKey
+    version: int | None = None  # None: whatever it is
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    key: AnyKey
+    version: int
+
+
+Op = Create | Put | Delete | Check
+
+
+class TransactionLost(Conflict):
+    """A transaction was refused as a whole; ``op`` is the part that did not hold. Nothing was changed."""
+
+    def __init__(self, message: str, op: Op | None = None) -> None:
+        super().__init__(message)
+        self.op = op
+
+
+class Metadata(Protocol):
+    """Reads may be stale unless :meth:`sync` came before; transactions are decided by versions alone."""
+
+    def read(self, key: Key[R], on_change: Callable[[], None] | None = None) -> Versioned[R] | None:
+        """The record, or None. ``on_change`` is called at most once, from any thread, as a *hint* that it
+        changed (or that the connection did); it may be lost, so poll behind it."""
+        ...
+
+    def read_many(self, keys: Sequence[Key[R]]) -> list[Versioned[R] | None]:
+        """Several reads in one round of requests; not a snapshot."""
+        ...
+
+    def children(self, key: AnyKey) -> list[AnyKey]:
+        """The keys below TopicsKey (topics), RootKey (everything of the topic but commits) or LedgerKey
+        (commits), in order. Empty if the parent is not there."""
+        ...
+
+    def transact(self, ops: Sequence[Op]) -> None:
+        """All or nothing. Raises TransactionLost (refused), OutcomeUnknown (sent, no answer), Unavailable
+        (never sent) or InvalidInput (too large; never sent)."""
+        ...
+
+    def sync(self) -> None:
+        """What this client reads next is at least as new as everything acknowledged before this call."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""Everything that knows ZooKeeper: node paths, protobuf records, sessions, transactions."""
