@@ -1,0 +1,98 @@
+"""What the tests share: a ZooKeeper, a namespace of their own in it, a storage root, a Spark session."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+from kazoo.client import KazooClient
+
+from pyspark_ledger.local_zookeeper import LocalZooKeeper
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# The same examples in every run, on any machine; HYPOTHESIS_PROFILE=search looks for new ones.
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("search", deadline=None, max_examples=1_000, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[str]:
+    """The connect string of a ZooKeeper, chosen by LEDGER_TEST_ZOOKEEPER: local, container, or an address."""
+    choice = os.environ.get("LEDGER_TEST_ZOOKEEPER", "local")
+    if choice == "local":
+        with LocalZooKeeper(fsync=False) as server:
+            yield server.address
+    elif choice == "container":
+        yield from _zookeeper_in_a_container()
+    else:
+        _require_answer(choice, 30)
+        yield choice
+
+
+def _zookeeper_in_a_container() -> Iterator[str]:
+    from testcontainers.core.container import DockerContainer
+
+    with DockerContainer("zookeeper:3.9").with_exposed_ports(2181) as container:
+        address = f"{container.get_container_host_ip()}:{container.get_exposed_port(2181)}"
+        _require_answer(address, 60)
+        yield address
+
+
+def _require_answer(address: str, seconds: float) -> None:
+    client = KazooClient(address)
+    try:
+        client.start(seconds)
+    finally:
+        client.stop()
+        client.close()
+
+
+@pytest.fixture
+def namespace(zookeeper: str) -> str:
+    """A connect string with a chroot that nobody else uses."""
+    return f"{zookeeper}/test-{secrets.token_hex(8)}"
+
+
+@pytest.fixture
+def storage_root(tmp_path: Path) -> str:
+    return str(tmp_path / "storage")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    from pyspark.sql import SparkSession
+
+    session = _session(SparkSession.builder, tmp_path_factory.mktemp("warehouse"))
+    yield session
+    session.stop()
+
+
+def _session(builder: SparkSession.Builder, warehouse: Path) -> SparkSession:
+    options = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": warehouse.as_uri(),
+        "spark.python.unix.domain.socket.enabled": "true",
+        # Local folders need no FileContext, and are quicker without it.
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
+    }
+    builder = builder.master("local[2]").appName("pyspark-ledger tests")
+    for key, value in options.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
