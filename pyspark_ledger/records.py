@@ -6,6 +6,7 @@ the number of commits.
 
 from __future__ import annotations
 
+import builtins
 from dataclasses import dataclass
 
 from pyspark_ledger.position import Position
@@ -59,7 +60,7 @@ class Commit:
     query: str = ""
     run: str = ""
     sequence: int | None = None
-    digest: bytes = b""  # of Spark's offset log entry: tells a replay from another batch with the same id
+    digest: builtins.bytes = b""  # of Spark's offset log entry: tells a replay from another batch of that id
     forget: bool = False  # this commit only removes the producer's state
 
 

@@ -1,0 +1,302 @@
+"""Records as protobuf bytes, and back."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+from google.protobuf.message import DecodeError
+
+from pyspark_ledger import port
+from pyspark_ledger.errors import CorruptData, InvalidInput
+from pyspark_ledger.position import Position
+from pyspark_ledger.records import (
+    Commit,
+    DedupSnapshot,
+    Entry,
+    FileRef,
+    Head,
+    Marker,
+    Namespace,
+    ProducerState,
+    Record,
+    Schema,
+    Topic,
+)
+from pyspark_ledger.zk_metadata import records_pb2 as pb
+
+FORMAT = 1
+
+R = TypeVar("R", bound=Record)
+
+
+class _Message(Protocol):
+    @property
+    def format(self) -> int: ...
+
+    def SerializeToString(self) -> bytes: ...
+
+
+M = TypeVar("M", bound=_Message)
+
+
+@dataclass(frozen=True)
+class _Kind(Generic[R, M]):
+    record: type[R]
+    parse: Callable[[bytes], M]
+    dump: Callable[[R], M]
+    load: Callable[[M], R]
+
+
+def encode(key: port.Key[Any], record: Record) -> bytes:
+    kind = _KINDS[type(key)]
+    if not isinstance(record, kind.record):
+        raise TypeError(f"{key!r} holds a {kind.record.__name__}, not {record!r}")
+    message: _Message = kind.dump(record)
+    return message.SerializeToString()
+
+
+def decode(key: port.Key[R], data: bytes, path: str) -> R:
+    """``path`` is only for the error messages."""
+    kind = _KINDS[type(key)]
+    try:
+        message = kind.parse(data)
+        _check_format(message.format, path)
+        return cast(R, kind.load(message))
+    except (DecodeError, ValueError) as error:
+        raise CorruptData(f"node {path} holds no valid {kind.record.__name__}: {error}") from error
+
+
+def _check_format(found: int, path: str) -> None:
+    if found > FORMAT:
+        raise InvalidInput(
+            f"node {path} has format {found}, this version knows {FORMAT}: upgrade pyspark-ledger",
+            "LEDGER_NEWER_FORMAT",
+        )
+    if found < 1:  # what empty or foreign bytes look like
+        raise ValueError("the format version is missing")
+
+
+def _dump_name(text: str) -> pb.Name | None:
+    if text == "":
+        return None
+    try:
+        packed = uuid.UUID(text)
+    except ValueError:
+        return pb.Name(text=text)
+    return pb.Name(uuid=packed.bytes) if str(packed) == text else pb.Name(text=text)
+
+
+def _load_name(name: pb.Name) -> str:
+    return str(uuid.UUID(bytes=name.uuid)) if name.WhichOneof("form") == "uuid" else name.text
+
+
+def _dump_file(file: FileRef) -> pb.FileRef:
+    return pb.FileRef(
+        epoch=file.epoch,
+        uid=file.uid,
+        length=file.length,
+        tail_length=file.tail_length,
+        tail_hash=file.tail_hash,
+    )
+
+
+def _load_file(file: pb.FileRef) -> FileRef:
+    return FileRef(file.epoch, file.uid, file.length, file.tail_length, file.tail_hash)
+
+
+def _dump_entry(entry: Entry) -> pb.Entry:
+    return pb.Entry(file=_dump_file(entry.file), records=entry.records)
+
+
+def _load_entry(entry: pb.Entry) -> Entry:
+    return Entry(_load_file(entry.file), entry.records)
+
+
+def _dump_commit(commit: Commit) -> pb.Commit:
+    return pb.Commit(
+        format=FORMAT,
+        number=commit.number,
+        id=commit.id,
+        ledger=commit.ledger,
+        first_entry=commit.first_entry,
+        entry_count=commit.entry_count,
+        records=commit.records,
+        size=commit.bytes,
+        records_before=commit.records_before,
+        size_before=commit.bytes_before,
+        publish_ms=commit.publish_ms,
+        schema_id=commit.schema_id,
+        entries=[_dump_entry(entry) for entry in commit.entries],
+        entries_file=None if commit.entries_file is None else _dump_file(commit.entries_file),
+        producer=commit.producer,
+        query=_dump_name(commit.query),
+        run=_dump_name(commit.run),
+        sequence=commit.sequence,
+        digest=commit.digest,
+        forget=commit.forget,
+    )
+
+
+def _load_commit(commit: pb.Commit) -> Commit:
+    return Commit(
+        number=commit.number,
+        id=commit.id,
+        ledger=commit.ledger,
+        first_entry=commit.first_entry,
+        entry_count=commit.entry_count,
+        records=commit.records,
+        bytes=commit.size,
+        records_before=commit.records_before,
+        bytes_before=commit.size_before,
+        publish_ms=commit.publish_ms,
+        schema_id=commit.schema_id,
+        entries=tuple(_load_entry(entry) for entry in commit.entries),
+        entries_file=_load_file(commit.entries_file) if commit.HasField("entries_file") else None,
+        producer=commit.producer,
+        query=_load_name(commit.query),
+        run=_load_name(commit.run),
+        sequence=commit.sequence if commit.HasField("sequence") else None,
+        digest=commit.digest,
+        forget=commit.forget,
+    )
+
+
+def _dump_head(head: Head) -> pb.Head:
+    return pb.Head(
+        format=FORMAT,
+        uuid=_dump_name(head.uuid),
+        name=head.name,
+        schema_id=head.schema_id,
+        ledger=head.ledger,
+        ledger_first_commit=head.ledger_first_commit,
+        ledger_opened_ms=head.ledger_opened_ms,
+        ledger_bytes=head.ledger_bytes,
+        next_commit=head.next_commit,
+        next_entry=head.next_entry,
+        last_publish_ms=head.last_publish_ms,
+        records=head.records,
+        size=head.bytes,
+        gc_epoch=head.gc_epoch,
+        gc_floor=head.gc_floor,
+        gc_marks=head.gc_marks,
+        index=[_dump_file(file) for file in head.index],
+    )
+
+
+def _load_head(head: pb.Head) -> Head:
+    return Head(
+        uuid=_load_name(head.uuid),
+        name=head.name,
+        schema_id=head.schema_id,
+        ledger=head.ledger,
+        ledger_first_commit=head.ledger_first_commit,
+        ledger_opened_ms=head.ledger_opened_ms,
+        ledger_bytes=head.ledger_bytes,
+        next_commit=head.next_commit,
+        next_entry=head.next_entry,
+        last_publish_ms=head.last_publish_ms,
+        records=head.records,
+        bytes=head.size,
+        gc_epoch=head.gc_epoch,
+        gc_floor=head.gc_floor,
+        gc_marks=tuple(head.gc_marks),
+        index=tuple(_load_file(file) for file in head.index),
+    )
+
+
+def _dump_producer(state: ProducerState) -> pb.ProducerState:
+    return pb.ProducerState(
+        name=state.name,
+        sequence=state.sequence,
+        query=_dump_name(state.query),
+        run=_dump_name(state.run),
+        past_runs=[_dump_name(run) or pb.Name(text="") for run in state.past_runs],
+        digest=state.digest,
+        records=state.records,
+        publish_ms=state.publish_ms,
+    )
+
+
+def _load_producer(state: pb.ProducerState) -> ProducerState:
+    return ProducerState(
+        name=state.name,
+        sequence=state.sequence,
+        query=_load_name(state.query),
+        run=_load_name(state.run),
+        past_runs=tuple(_load_name(run) for run in state.past_runs),
+        digest=state.digest,
+        records=state.records,
+        publish_ms=state.publish_ms,
+    )
+
+
+def _dump_dedup(snapshot: DedupSnapshot) -> pb.DedupSnapshot:
+    mark = snapshot.mark_delete
+    return pb.DedupSnapshot(
+        format=FORMAT,
+        next_commit=snapshot.next_commit,
+        mark_delete=pb.Position(ledger=mark.ledger, entry=mark.entry, index=mark.index),
+        producers=[_dump_producer(state) for state in snapshot.producers],
+        producers_file=None if snapshot.producers_file is None else _dump_file(snapshot.producers_file),
+    )
+
+
+def _load_dedup(snapshot: pb.DedupSnapshot) -> DedupSnapshot:
+    mark = snapshot.mark_delete
+    return DedupSnapshot(
+        next_commit=snapshot.next_commit,
+        mark_delete=Position(mark.ledger, mark.entry, mark.index),
+        producers=tuple(_load_producer(state) for state in snapshot.producers),
+        producers_file=_load_file(snapshot.producers_file) if snapshot.HasField("producers_file") else None,
+    )
+
+
+def _dump_topic(topic: Topic) -> pb.Topic:
+    return pb.Topic(
+        format=FORMAT,
+        name=topic.name,
+        uuid=_dump_name(topic.uuid),
+        key=topic.key,
+        version_column=topic.version_column,
+        created_ms=topic.created_ms,
+    )
+
+
+def _load_topic(topic: pb.Topic) -> Topic:
+    return Topic(topic.name, _load_name(topic.uuid), topic.key, topic.version_column, topic.created_ms)
+
+
+def _dump_schema(schema: Schema) -> pb.Schema:
+    return pb.Schema(format=FORMAT, id=schema.id, arrow=schema.arrow)
+
+
+def _load_schema(schema: pb.Schema) -> Schema:
+    return Schema(schema.id, schema.arrow)
+
+
+def _dump_namespace(namespace: Namespace) -> pb.Namespace:
+    return pb.Namespace(format=FORMAT, storage=namespace.storage, created_ms=namespace.created_ms)
+
+
+def _load_namespace(namespace: pb.Namespace) -> Namespace:
+    return Namespace(namespace.storage, namespace.created_ms)
+
+
+_MARKER: _Kind[Any, Any] = _Kind(Marker, pb.Marker.FromString, lambda _: pb.Marker(format=FORMAT), lambda _: Marker())
+
+_KINDS: dict[type[port.Key[Any]], _Kind[Any, Any]] = {
+    port.NamespaceKey: _Kind(Namespace, pb.Namespace.FromString, _dump_namespace, _load_namespace),
+    port.TopicsKey: _MARKER,
+    port.TopicKey: _Kind(Topic, pb.Topic.FromString, _dump_topic, _load_topic),
+    port.RootKey: _MARKER,
+    port.HeadKey: _Kind(Head, pb.Head.FromString, _dump_head, _load_head),
+    port.SchemaKey: _Kind(Schema, pb.Schema.FromString, _dump_schema, _load_schema),
+    port.DedupKey: _Kind(DedupSnapshot, pb.DedupSnapshot.FromString, _dump_dedup, _load_dedup),
+    port.LedgerKey: _MARKER,
+    port.CommitKey: _Kind(Commit, pb.Commit.FromString, _dump_commit, _load_commit),
+}
+
+MARKER = encode(port.TopicsKey(), Marker())

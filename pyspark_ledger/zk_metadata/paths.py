@@ -1,0 +1,93 @@
+"""The only module that knows node paths.
+
+Below the namespace's root::
+
+    /namespace                                 where the files are
+    /topics/<name>                             name -> UUID
+    /ledgers/<uuid>                            everything of one topic: a late write can't hit its successor
+    /ledgers/<uuid>/head
+    /ledgers/<uuid>/dedup
+    /ledgers/<uuid>/schema-<10 digits>
+    /ledgers/<uuid>/ledger-<10 digits>/<12 digits>    one commit
+
+Numbers are padded, so that the order of names is the order of keys.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import quote, unquote
+
+from pyspark_ledger.port import (
+    AnyKey,
+    CommitKey,
+    DedupKey,
+    HeadKey,
+    Key,
+    LedgerKey,
+    NamespaceKey,
+    RootKey,
+    SchemaKey,
+    TopicKey,
+    TopicsKey,
+)
+
+TOPICS = "/topics"
+LEDGERS = "/ledgers"
+CONTAINERS = (TOPICS, LEDGERS)
+
+_NAME = "([^/]+)"
+_PATTERNS = (
+    (re.compile("/namespace"), lambda: NamespaceKey()),
+    (re.compile(TOPICS), lambda: TopicsKey()),
+    (re.compile(f"{TOPICS}/{_NAME}"), lambda name: TopicKey(unquote(name))),
+    (re.compile(f"{LEDGERS}/{_NAME}"), lambda uuid: RootKey(unquote(uuid))),
+    (re.compile(f"{LEDGERS}/{_NAME}/head"), lambda uuid: HeadKey(unquote(uuid))),
+    (re.compile(f"{LEDGERS}/{_NAME}/dedup"), lambda uuid: DedupKey(unquote(uuid))),
+    (re.compile(rf"{LEDGERS}/{_NAME}/schema-(\d+)"), lambda uuid, id: SchemaKey(unquote(uuid), int(id))),
+    (re.compile(rf"{LEDGERS}/{_NAME}/ledger-(\d+)"), lambda uuid, n: LedgerKey(unquote(uuid), int(n))),
+    (
+        re.compile(rf"{LEDGERS}/{_NAME}/ledger-(\d+)/(\d+)"),
+        lambda uuid, n, number: CommitKey(unquote(uuid), int(n), int(number)),
+    ),
+)
+
+
+def path(key: Key[Any]) -> str:
+    """Where a record is kept, below the namespace's root."""
+    match key:
+        case NamespaceKey():
+            return "/namespace"
+        case TopicsKey():
+            return TOPICS
+        case TopicKey(name):
+            return f"{TOPICS}/{_segment(name)}"
+        case RootKey(uuid):
+            return f"{LEDGERS}/{_segment(uuid)}"
+        case HeadKey(uuid):
+            return f"{LEDGERS}/{_segment(uuid)}/head"
+        case DedupKey(uuid):
+            return f"{LEDGERS}/{_segment(uuid)}/dedup"
+        case SchemaKey(uuid, id):
+            return f"{LEDGERS}/{_segment(uuid)}/schema-{id:010d}"
+        case LedgerKey(uuid, ledger):
+            return f"{LEDGERS}/{_segment(uuid)}/ledger-{ledger:010d}"
+        case CommitKey(uuid, ledger, number):
+            return f"{LEDGERS}/{_segment(uuid)}/ledger-{ledger:010d}/{number:012d}"
+    raise TypeError(f"no node is known for {key!r}")
+
+
+def key(path: str) -> AnyKey | None:
+    """What a path names; None if a later version put it there."""
+    for pattern, make in _PATTERNS:
+        match = pattern.fullmatch(path)
+        if match is not None:
+            return make(*match.groups())
+    return None
+
+
+def _segment(name: str) -> str:
+    """ZooKeeper refuses some characters, and '/', '.' and '..' would lead elsewhere: escape all of them."""
+    escaped = quote(name, safe=" ")
+    return escaped.replace(".", "%2E") if escaped.strip(".") == "" else escaped

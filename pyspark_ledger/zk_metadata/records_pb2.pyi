@@ -1,0 +1,206 @@
+# mypy: ignore-errors
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Name(_message.Message):
+    __slots__ = ("text", "uuid")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    uuid: bytes
+    def __init__(self, text: _Optional[str] = ..., uuid: _Optional[bytes] = ...) -> None: ...
+
+class Position(_message.Message):
+    __slots__ = ("ledger", "entry", "index")
+    LEDGER_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ledger: int
+    entry: int
+    index: int
+    def __init__(self, ledger: _Optional[int] = ..., entry: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
+
+class FileRef(_message.Message):
+    __slots__ = ("epoch", "uid", "length", "tail_length", "tail_hash")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    TAIL_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    TAIL_HASH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    uid: bytes
+    length: int
+    tail_length: int
+    tail_hash: int
+    def __init__(self, epoch: _Optional[int] = ..., uid: _Optional[bytes] = ..., length: _Optional[int] = ..., tail_length: _Optional[int] = ..., tail_hash: _Optional[int] = ...) -> None: ...
+
+class Entry(_message.Message):
+    __slots__ = ("file", "records")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    file: FileRef
+    records: int
+    def __init__(self, file: _Optional[_Union[FileRef, _Mapping]] = ..., records: _Optional[int] = ...) -> None: ...
+
+class Commit(_message.Message):
+    __slots__ = ("format", "number", "id", "ledger", "first_entry", "entry_count", "records", "size", "records_before", "size_before", "publish_ms", "schema_id", "entries", "entries_file", "producer", "query", "run", "sequence", "digest", "forget")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ENTRY_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_MS_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FILE_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    FORGET_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    number: int
+    id: bytes
+    ledger: int
+    first_entry: int
+    entry_count: int
+    records: int
+    size: int
+    records_before: int
+    size_before: int
+    publish_ms: int
+    schema_id: int
+    entries: _containers.RepeatedCompositeFieldContainer[Entry]
+    entries_file: FileRef
+    producer: str
+    query: Name
+    run: Name
+    sequence: int
+    digest: bytes
+    forget: bool
+    def __init__(self, format: _Optional[int] = ..., number: _Optional[int] = ..., id: _Optional[bytes] = ..., ledger: _Optional[int] = ..., first_entry: _Optional[int] = ..., entry_count: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., records_before: _Optional[int] = ..., size_before: _Optional[int] = ..., publish_ms: _Optional[int] = ..., schema_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., entries_file: _Optional[_Union[FileRef, _Mapping]] = ..., producer: _Optional[str] = ..., query: _Optional[_Union[Name, _Mapping]] = ..., run: _Optional[_Union[Name, _Mapping]] = ..., sequence: _Optional[int] = ..., digest: _Optional[bytes] = ..., forget: bool = ...) -> None: ...
+
+class Head(_message.Message):
+    __slots__ = ("format", "uuid", "name", "schema_id", "ledger", "ledger_first_commit", "ledger_opened_ms", "ledger_bytes", "next_commit", "next_entry", "last_publish_ms", "records", "size", "gc_epoch", "gc_floor", "gc_marks", "index")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_FIRST_COMMIT_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_OPENED_MS_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_COMMIT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_ENTRY_FIELD_NUMBER: _ClassVar[int]
+    LAST_PUBLISH_MS_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    GC_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GC_FLOOR_FIELD_NUMBER: _ClassVar[int]
+    GC_MARKS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    uuid: Name
+    name: str
+    schema_id: int
+    ledger: int
+    ledger_first_commit: int
+    ledger_opened_ms: int
+    ledger_bytes: int
+    next_commit: int
+    next_entry: int
+    last_publish_ms: int
+    records: int
+    size: int
+    gc_epoch: int
+    gc_floor: int
+    gc_marks: _containers.RepeatedScalarFieldContainer[int]
+    index: _containers.RepeatedCompositeFieldContainer[FileRef]
+    def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ..., name: _Optional[str] = ..., schema_id: _Optional[int] = ..., ledger: _Optional[int] = ..., ledger_first_commit: _Optional[int] = ..., ledger_opened_ms: _Optional[int] = ..., ledger_bytes: _Optional[int] = ..., next_commit: _Optional[int] = ..., next_entry: _Optional[int] = ..., last_publish_ms: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., gc_epoch: _Optional[int] = ..., gc_floor: _Optional[int] = ..., gc_marks: _Optional[_Iterable[int]] = ..., index: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ...) -> None: ...
+
+class ProducerState(_message.Message):
+    __slots__ = ("name", "sequence", "query", "run", "past_runs", "digest", "records", "publish_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    PAST_RUNS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    sequence: int
+    query: Name
+    run: Name
+    past_runs: _containers.RepeatedCompositeFieldContainer[Name]
+    digest: bytes
+    records: int
+    publish_ms: int
+    def __init__(self, name: _Optional[str] = ..., sequence: _Optional[int] = ..., query: _Optional[_Union[Name, _Mapping]] = ..., run: _Optional[_Union[Name, _Mapping]] = ..., past_runs: _Optional[_Iterable[_Union[Name, _Mapping]]] = ..., digest: _Optional[bytes] = ..., records: _Optional[int] = ..., publish_ms: _Optional[int] = ...) -> None: ...
+
+class DedupSnapshot(_message.Message):
+    __slots__ = ("format", "next_commit", "mark_delete", "producers", "producers_file")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_COMMIT_FIELD_NUMBER: _ClassVar[int]
+    MARK_DELETE_FIELD_NUMBER: _ClassVar[int]
+    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    PRODUCERS_FILE_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    next_commit: int
+    mark_delete: Position
+    producers: _containers.RepeatedCompositeFieldContainer[ProducerState]
+    producers_file: FileRef
+    def __init__(self, format: _Optional[int] = ..., next_commit: _Optional[int] = ..., mark_delete: _Optional[_Union[Position, _Mapping]] = ..., producers: _Optional[_Iterable[_Union[ProducerState, _Mapping]]] = ..., producers_file: _Optional[_Union[FileRef, _Mapping]] = ...) -> None: ...
+
+class Topic(_message.Message):
+    __slots__ = ("format", "name", "uuid", "key", "version_column", "created_ms")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VERSION_COLUMN_FIELD_NUMBER: _ClassVar[int]
+    CREATED_MS_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    name: str
+    uuid: Name
+    key: str
+    version_column: str
+    created_ms: int
+    def __init__(self, format: _Optional[int] = ..., name: _Optional[str] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ..., key: _Optional[str] = ..., version_column: _Optional[str] = ..., created_ms: _Optional[int] = ...) -> None: ...
+
+class Schema(_message.Message):
+    __slots__ = ("format", "id", "arrow")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ARROW_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    id: int
+    arrow: bytes
+    def __init__(self, format: _Optional[int] = ..., id: _Optional[int] = ..., arrow: _Optional[bytes] = ...) -> None: ...
+
+class Namespace(_message.Message):
+    __slots__ = ("format", "storage", "created_ms")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_FIELD_NUMBER: _ClassVar[int]
+    CREATED_MS_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    storage: str
+    created_ms: int
+    def __init__(self, format: _Optional[int] = ..., storage: _Optional[str] = ..., created_ms: _Optional[int] = ...) -> None: ...
+
+class Marker(_message.Message):
+    __slots__ = ("format",)
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    def __init__(self, format: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,181 @@
+"""One ZooKeeper client per process and address, shared by everybody who asks.
+
+A client has threads and a socket, neither of which survives ``fork``: clients are therefore kept by process
+id, and one that came over a fork is left alone, neither used nor closed. Reconnecting goes on in the
+background for ever; whoever waits does so with a deadline.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from kazoo.client import KazooClient, KazooState
+from kazoo.hosts import collect_hosts
+from kazoo.protocol.states import KeeperState
+from kazoo.security import CREATOR_ALL_ACL
+
+from pyspark_ledger.clock import Deadline
+from pyspark_ledger.errors import InvalidInput, Unavailable
+
+# A server that comes back is noticed within this time; kazoo's own default is a minute.
+_RECONNECT_MAX_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Which servers, and as whom. The chroot is not part of it: namespaces share a client."""
+
+    servers: str
+    password: str | None = field(default=None, repr=False)  # "user:password", scheme digest
+    session_timeout_s: float = 10.0
+
+
+def split_connect_string(text: str) -> tuple[str, str]:
+    """``host:port,host:port/some/root`` -> servers and root, the latter as "" or "/some/root"."""
+    servers, _, root = text.strip().partition("/")
+    segments = [segment for segment in root.split("/") if segment]
+    if any(segment in (".", "..") for segment in segments):
+        _refuse(text, "a path may not contain '.' or '..'")
+    try:
+        collect_hosts(servers)
+    except ValueError as error:
+        _refuse(text, str(error))
+    return servers, "".join(f"/{segment}" for segment in segments)
+
+
+def _refuse(text: str, why: str) -> NoReturn:
+    raise InvalidInput(
+        f"option zookeeper: '{text}' is no connect string ({why}): write host:port[,host:port…][/path]",
+        "LEDGER_INVALID_OPTION",
+    )
+
+
+class Connection:
+    """A client that was started, and what is known about its sessions."""
+
+    def __init__(self, address: Address, lost: int = 0) -> None:
+        self.users: set[Lease] = set()
+        self.lost = lost  # sessions lost so far: a new one may be served by a follower that lags
+        self.synced = lost
+        self.dead = False
+        self.client: Any = KazooClient(
+            hosts=address.servers,
+            timeout=address.session_timeout_s,
+            auth_data=[("digest", address.password)] if address.password else None,
+            default_acl=CREATOR_ALL_ACL if address.password else None,
+            connection_retry={"max_tries": -1, "max_delay": _RECONNECT_MAX_S},
+        )
+        self.client.add_listener(self._state_changed)
+        self._live: threading.Event = self.client.start_async()
+
+    def wait(self, seconds: float) -> bool:
+        return self._live.wait(seconds)
+
+    @property
+    def stale(self) -> bool:
+        """Whether a session was lost since the last sync, so that reads may go back in time."""
+        return self.synced != self.lost
+
+    def stop(self) -> None:
+        # Waits for kazoo's threads, for many seconds if a server hangs: only a live session is worth that.
+        if self.client.connected:
+            self._stop()
+        else:
+            threading.Thread(target=self._stop, daemon=True).start()
+
+    def _stop(self) -> None:
+        self.client.stop()
+        self.client.close()
+
+    def _state_changed(self, state: str) -> None:
+        # Runs on kazoo's connection thread, before the requests of the lost session are told: must not block.
+        if state == KazooState.LOST:
+            self.lost += 1
+            self.dead = self.client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
+
+
+class Lease:
+    """One user's share of the process's connection to an address."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._closed = False
+
+    def connection(self, deadline: Deadline) -> Connection:
+        """Connected at this moment, or Unavailable when the deadline passes: then nothing was sent."""
+        connection = self._share()
+        if not connection.wait(deadline.remaining):
+            raise Unavailable(
+                f"ZooKeeper at {self.address.servers} does not answer: is it running, and is the option "
+                "zookeeper right?"
+            )
+        return connection
+
+    def _share(self) -> Connection:
+        with _registry.lock:
+            if self._closed:
+                raise InvalidInput("this connection to ZooKeeper has been closed", "LEDGER_CLOSED")
+            return _registry.share(self)
+
+    def close(self) -> None:
+        with _registry.lock:
+            self._closed = True
+            last = _registry.release(self)
+        if last is not None:
+            last.stop()
+
+
+def _replacement(dead: Connection, address: Address) -> Connection:
+    """kazoo gave up on a client, so its session is gone: the next one must sync before it reads."""
+    dead.stop()
+    successor = Connection(address, lost=dead.lost)
+    successor.users, successor.synced = dead.users, -1
+    return successor
+
+
+class _Registry:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._connections: dict[tuple[int, Address], Connection] = {}
+
+    def share(self, lease: Lease) -> Connection:
+        key = (os.getpid(), lease.address)
+        found = self._connections.get(key)
+        if found is None:
+            found = self._connections[key] = Connection(lease.address)
+        elif found.dead:
+            found = self._connections[key] = _replacement(found, lease.address)
+        found.users.add(lease)
+        return found
+
+    def release(self, lease: Lease) -> Connection | None:
+        """The connection, if that was its last user."""
+        key = (os.getpid(), lease.address)
+        found = self._connections.get(key)
+        if found is None:
+            return None
+        found.users.discard(lease)
+        return None if found.users else self._connections.pop(key)
+
+    def forget_in_child(self) -> None:
+        for connection in self._connections.values():
+            atexit.unregister(connection.client.handler.stop)
+
+
+_registry = _Registry()
+# Keeps inherited clients reachable, so that no destructor in the child touches the parent's sockets.
+_inherited: list[_Registry] = []
+
+
+def _after_fork_in_child() -> None:
+    global _registry
+    _registry.forget_in_child()
+    _inherited.append(_registry)
+    _registry = _Registry()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,326 @@
+"""The metadata port on ZooKeeper.
+
+Reads are repeated until a deadline. A transaction is sent once: whether it may be sent again is for the
+caller to decide, who knows what it means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar, cast
+
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+    SessionMovedError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+
+from pyspark_ledger.clock import SYSTEM_CLOCK, Clock, Deadline
+from pyspark_ledger.errors import InvalidInput, OutcomeUnknown, Unavailable
+from pyspark_ledger.port import (
+    AnyKey,
+    Check,
+    Create,
+    Delete,
+    Key,
+    Metadata,
+    Op,
+    Put,
+    R,
+    TransactionLost,
+    Versioned,
+)
+from pyspark_ledger.zk_metadata import codec, paths
+from pyspark_ledger.zk_metadata.session import Address, Connection, Lease, split_connect_string
+
+# ZooKeeper closes the connection over a request of 1,048,575 bytes, and says nothing.
+MAX_TRANSACTION_BYTES = 900_000
+_OP_OVERHEAD_BYTES = 64  # header, lengths, access list
+
+_READ_WINDOW = 200
+_RETRY_PAUSE_S = 0.05
+
+_RETRIED = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeoutError)
+_LOST_BECAUSE = {
+    BadVersionError: "has another version",
+    NodeExistsError: "is there already",
+    NoNodeError: "is not there, or its parent is not",
+    NotEmptyError: "still holds others",
+}
+
+T = TypeVar("T")
+
+
+class ZooKeeperMetadata(Metadata):
+    """A namespace in ZooKeeper, given by a connect string such as ``host:2181,host:2181/prod/ledger``.
+
+    ``timeout_s`` limits every call. With a ``password`` (``user:password``, scheme digest) what is created
+    belongs to that user alone. An instance may be used from several threads and after a fork; it can't be
+    pickled.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        timeout_s: float = 30.0,
+        session_timeout_s: float = 10.0,
+        password: str | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        servers, self._root = split_connect_string(hosts)
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._has_containers = False
+        self._lease = Lease(Address(servers, password, session_timeout_s))
+        try:
+            self._lease.connection(self._deadline())
+        except BaseException:
+            self._lease.close()
+            raise
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a connection to ZooKeeper can't be pickled: open one in each process")
+
+    def close(self) -> None:
+        self._lease.close()
+
+    # -- reads
+
+    def read(self, key: Key[R], on_change: Callable[[], None] | None = None) -> Versioned[R] | None:
+        path = self._path(key)
+        watch = None if on_change is None else _Watch(on_change)
+        found = self._retry(path, lambda client, deadline: _get(client, path, watch, deadline))
+        return _decode(key, path, found)
+
+    def read_many(self, keys: Sequence[Key[R]]) -> list[Versioned[R] | None]:
+        found: list[Versioned[R] | None] = []
+        for start in range(0, len(keys), _READ_WINDOW):
+            found += self._read_window(keys[start : start + _READ_WINDOW])
+        return found
+
+    def _read_window(self, keys: Sequence[Key[R]]) -> list[Versioned[R] | None]:
+        names = [self._path(key) for key in keys]
+        found = self._retry(names[0], lambda client, deadline: _get_all(client, names, deadline))
+        return [_decode(key, path, node) for key, path, node in zip(keys, names, found, strict=True)]
+
+    def children(self, key: AnyKey) -> list[AnyKey]:
+        path = self._path(key)
+        names = self._retry(path, lambda client, deadline: _get_children(client, path, deadline))
+        keys = [paths.key(f"{paths.path(key)}/{name}") for name in sorted(names)]
+        return [child for child in keys if child is not None]
+
+    def sync(self) -> None:
+        self._retry(self._root or "/", self._sync)
+
+    def _sync(self, client: Any, deadline: Deadline) -> None:
+        client.sync_async(self._root or "/").get(timeout=deadline.remaining)
+
+    def _retry(self, path: str, attempt: Callable[[Any, Deadline], T]) -> T:
+        """For what changes nothing, or may be done twice."""
+        deadline = self._deadline()
+        while True:
+            connection = self._lease.connection(deadline)
+            try:
+                return self._attempt(connection, attempt, deadline)
+            except _RETRIED as error:
+                if deadline.passed:
+                    raise self._unavailable(error) from error
+                self._clock.sleep(min(_RETRY_PAUSE_S, deadline.remaining))
+            except KazooTimeoutError as error:
+                raise self._unavailable(error) from error
+            except (NoAuthError, AuthFailedError) as error:
+                raise _access_denied(path) from error
+
+    def _attempt(self, connection: Connection, attempt: Callable[[Any, Deadline], T], deadline: Deadline) -> T:
+        """A new session may be served by a follower that lags behind what the old one saw: sync it first, and
+        trust nothing that was read while the session changed."""
+        lost = connection.lost
+        if connection.stale:
+            self._sync(connection.client, deadline)
+        result = attempt(connection.client, deadline)
+        if connection.lost != lost:
+            raise SessionExpiredError
+        connection.synced = lost
+        return result
+
+    # -- transactions
+
+    def transact(self, ops: Sequence[Op]) -> None:
+        if not ops:
+            return
+        requests = [self._request(op) for op in ops]
+        _check_size(requests)
+        self._ensure_containers()
+        deadline = self._deadline()
+        client = self._lease.connection(deadline).client  # from here on the request may reach the server
+        transaction = client.transaction()
+        for method, arguments in requests:
+            getattr(transaction, method)(*arguments)
+        _raise_refusal(ops, self._commit(transaction, deadline), self._path)
+
+    def _request(self, op: Op) -> tuple[str, tuple[Any, ...]]:
+        path = self._path(op.key)
+        match op:
+            case Create(key, record):
+                return "create", (path, codec.encode(key, record))
+            case Put(key, record, version):
+                return "set_data", (path, codec.encode(key, record), _exact(version))
+            case Delete(_, version):
+                return "delete", (path, -1 if version is None else _exact(version))
+            case Check(_, version):
+                return "check", (path, _exact(version))
+
+    def _commit(self, transaction: Any, deadline: Deadline) -> list[Any]:
+        """kazoo can't tell sent from not sent, and a request that timed out may still be sent later."""
+        try:
+            return cast("list[Any]", transaction.commit_async().get(timeout=deadline.remaining))
+        except (KazooException, KazooTimeoutError) as error:
+            raise OutcomeUnknown(
+                f"ZooKeeper at {self._lease.address.servers} did not answer a transaction ({_name(error)}): "
+                "it may have been applied, or still be"
+            ) from error
+
+    def _ensure_containers(self) -> None:
+        """Made by the first that writes, so that looking at a wrong address leaves no traces there."""
+        if not self._has_containers:
+            self._retry(self._root or "/", self._create_containers)
+            self._has_containers = True
+
+    def _create_containers(self, client: Any, deadline: Deadline) -> None:
+        if self._root:
+            client.ensure_path_async(self._root).get(timeout=deadline.remaining)
+        requests = [client.create_async(self._root + path, codec.MARKER) for path in paths.CONTAINERS]
+        for request in requests:
+            _unless(NodeExistsError, request, deadline)
+
+    # -- small things
+
+    def _path(self, key: Key[Any]) -> str:
+        return self._root + paths.path(key)
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._clock, self._timeout_s)
+
+    def _unavailable(self, error: BaseException) -> Unavailable:
+        return Unavailable(
+            f"ZooKeeper at {self._lease.address.servers} did not answer within {self._timeout_s:g} s "
+            f"({_name(error)}); option zookeeper"
+        )
+
+
+class _Watch:
+    """Calls once. Equal for equal callbacks, so that polling an idle node doesn't pile up watches."""
+
+    __slots__ = ("_callback", "_fired")
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+        self._fired = False
+
+    def __call__(self, _event: Any) -> None:
+        # kazoo also calls when the connection is lost, and then forgets the watch: so a change that nobody
+        # would have been told of is covered too.
+        if not self._fired:
+            self._fired = True
+            self._callback()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Watch) or self._fired or other._fired:  # a fired one stands for nobody
+            return False
+        return other._callback == self._callback
+
+    def __hash__(self) -> int:
+        return hash(self._callback)
+
+
+Node = tuple[bytes, Any]
+
+
+def _get(client: Any, path: str, watch: _Watch | None, deadline: Deadline) -> Node | None:
+    while True:
+        found = _unless(NoNodeError, client.get_async(path, watch=watch), deadline)
+        if found is not None or watch is None:
+            return cast("Node | None", found)
+        # ZooKeeper sets no watch by a get that finds nothing.
+        if client.exists_async(path, watch=watch).get(timeout=deadline.remaining) is None:
+            return None
+
+
+def _get_all(client: Any, names: Sequence[str], deadline: Deadline) -> list[Node | None]:
+    requests = [client.get_async(path) for path in names]
+    return [cast("Node | None", _unless(NoNodeError, request, deadline)) for request in requests]
+
+
+def _get_children(client: Any, path: str, deadline: Deadline) -> list[str]:
+    return cast("list[str]", _unless(NoNodeError, client.get_children_async(path), deadline) or [])
+
+
+def _unless(expected: type[KazooException], request: Any, deadline: Deadline) -> Any:
+    """The answer, or None for the one error that is an answer too."""
+    try:
+        return request.get(timeout=deadline.remaining)
+    except expected:
+        return None
+
+
+def _decode(key: Key[R], path: str, node: Node | None) -> Versioned[R] | None:
+    if node is None:
+        return None
+    data, stat = node
+    return Versioned(codec.decode(key, data, path), stat.version)
+
+
+def _exact(version: int) -> int:
+    if version < 0:  # for ZooKeeper -1 means any
+        raise InvalidInput(f"{version} is no version")
+    return version
+
+
+def _check_size(requests: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
+    total = sum(
+        _OP_OVERHEAD_BYTES + sum(len(part) for part in arguments if not isinstance(part, int))
+        for _, arguments in requests
+    )
+    if total > MAX_TRANSACTION_BYTES:
+        raise InvalidInput(
+            f"a transaction of {total} bytes is over the limit of {MAX_TRANSACTION_BYTES}; nothing was sent",
+            "LEDGER_TOO_LARGE",
+        )
+
+
+def _raise_refusal(ops: Sequence[Op], results: Sequence[Any], path: Callable[[Key[Any]], str]) -> None:
+    """kazoo returns errors: 'rolled back' before the culprit, 'inconsistent' after it."""
+    for op, result in zip(ops, results, strict=True):
+        if isinstance(result, Exception) and not isinstance(result, (RolledBackError, RuntimeInconsistency)):
+            raise _refusal(op, result, path(op.key)) from result
+
+
+def _refusal(op: Op, error: Exception, path: str) -> Exception:
+    reason = _LOST_BECAUSE.get(type(error))
+    if reason is not None:
+        return TransactionLost(f"{type(op).__name__.lower()} refused: node {path} {reason}", op)
+    if isinstance(error, NoAuthError):
+        return _access_denied(path)
+    return Unavailable(f"ZooKeeper refused to change node {path}: {_name(error)}; nothing was changed")
+
+
+def _access_denied(path: str) -> InvalidInput:
+    return InvalidInput(
+        f"ZooKeeper denies access to node {path}: check the option zookeeper.password", "LEDGER_ACCESS_DENIED"
+    )
+
+
+def _name(error: BaseException) -> str:
+    return type(error).__name__
