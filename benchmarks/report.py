@@ -1,0 +1,89 @@
+"""The results as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+from typing import Any
+
+from benchmarks.contestants import CEILING, PARQUET
+from benchmarks.tiny import percentiles
+
+
+def table(results: dict[str, Any]) -> str:
+    """One section per part that was run, and the conditions under which it was."""
+    environment = results["environment"]
+    throughputs = [part for part in ("source", "sink") if part in results]
+    sections = [_throughput(part, results[part], environment["rows"]) for part in throughputs]
+    sections += [_SECTIONS[part](results[part]) for part in _SECTIONS if part in results]
+    return "\n\n".join([*sections, _conditions(environment)])
+
+
+def _markdown(title: str, head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    head = list(head)
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return f"### {title}\n\n" + "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def _throughput(part: str, runs: dict[str, list[dict[str, Any]]], rows: int) -> str:
+    """Medians over the whole query and, beside them, over its batches without the query's start."""
+    wall = _medians(runs, "wall_s")
+    batch = _medians(runs, "batch_s")
+    cpu = _medians(runs, "cpu_s")
+    head = ["contestant", "wall s", "min to max", "CPU s", "M rows/s", "of ceiling", "of Parquet"]
+    head += ["batch s", "M rows/s in batch", "of ceiling", "of Parquet"]
+    lines = []
+    for name, results in runs.items():
+        times = [run["wall_s"] for run in results]
+        whole = [f"{wall[name]:.2f}", f"{min(times):.2f} to {max(times):.2f}", f"{cpu[name]:.1f}"]
+        whole += _rates(wall, name, rows)
+        lines.append([name, *whole, f"{batch[name]:.2f}", *_rates(batch, name, rows)])
+    return _markdown(f"{part}, {rows:,} rows, medians", head, lines)
+
+
+def _medians(runs: dict[str, list[dict[str, Any]]], key: str) -> dict[str, float]:
+    return {name: median(run[key] for run in results) for name, results in runs.items()}
+
+
+def _rates(seconds: dict[str, float], name: str, rows: int) -> list[str]:
+    """Rows per second, and the speed as a share of the ceiling's and of Parquet's."""
+    shares = [f"{seconds[other] / seconds[name]:.2f}" for other in (CEILING, PARQUET)]
+    return [f"{rows / seconds[name] / 1e6:.2f}", *shares]
+
+
+def _tiny(runs: dict[str, list[dict[str, Any]]]) -> str:
+    pooled = {name: [time for run in results for time in run["times_ms"]] for name, results in runs.items()}
+    both = {name: percentiles(times) for name, times in pooled.items()}
+    lines = [[name, p50, p90, f"{p50 / both[CEILING][0]:.2f}"] for name, (p50, p90) in both.items()]
+    return _markdown("tiny micro-batches", ["contestant", "p50 ms", "p90 ms", "p50 to ceiling's"], lines)
+
+
+def _memory(peaks: dict[str, dict[str, Any]]) -> str:
+    lines = [[name, peak["peak_mb"], peak["above_idle_mb"]] for name, peak in peaks.items()]
+    return _markdown("memory of a Python worker", ["worker", "peak RssAnon MB", "above idle MB"], lines)
+
+
+def _commits(result: dict[str, Any]) -> str:
+    sizes, window = result["sizes"], result["window"]
+    lines = [
+        [f"mean of the first {window:,}, ms", result["first_ms"]],
+        [f"mean of the last {window:,}, ms", result["last_ms"]],
+        [f"nodes in ZooKeeper, largest of {len(sizes)} samples", max(size["nodes"] for size in sizes)],
+        ["nodes in ZooKeeper, at the end", sizes[-1]["nodes"]],
+        [f"bytes in ZooKeeper, largest of {len(sizes)} samples", f"{max(size['bytes'] for size in sizes):,}"],
+        ["bytes in ZooKeeper, at the end", f"{sizes[-1]['bytes']:,}"],
+        ["ZooKeeper requests to open a read", sum(result["open_requests"].values())],
+    ]
+    return _markdown(f"{result['commits']:,} commits", ["", "value"], lines)
+
+
+_SECTIONS = {"tiny": _tiny, "memory": _memory, "commits": _commits}
+
+
+def _conditions(environment: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {environment[name]}" for name in ("pyspark", "pyarrow", "python", "cores"))
+    conf = ", ".join(f"`{key}={value}`" for key, value in environment["conf"].items())
+    return (
+        f"{versions}; rounds {environment['rounds']}, in rotating order, after a warm-up. CPU is that of the "
+        f"driver, the JVM, all Python workers and ZooKeeper. Session: {conf}."
+    )
