@@ -66,15 +66,24 @@ def _memory(peaks: dict[str, dict[str, Any]]) -> str:
 def _commits(result: dict[str, Any]) -> str:
     sizes, window = result["sizes"], result["window"]
     lines = [
-        [f"mean of the first {window:,}, ms", result["first_ms"]],
-        [f"mean of the last {window:,}, ms", result["last_ms"]],
+        [f"first {window:,} commits, ms each, mean (median)", _cost(result["first_ms"])],
+        [f"last {window:,} commits, ms each, mean (median)", _cost(result["last_ms"])],
         [f"nodes in ZooKeeper, largest of {len(sizes)} samples", max(size["nodes"] for size in sizes)],
         ["nodes in ZooKeeper, at the end", sizes[-1]["nodes"]],
         [f"bytes in ZooKeeper, largest of {len(sizes)} samples", f"{max(size['bytes'] for size in sizes):,}"],
         ["bytes in ZooKeeper, at the end", f"{sizes[-1]['bytes']:,}"],
-        ["ZooKeeper requests to open a read", sum(result["open_requests"].values())],
+        ["ZooKeeper requests of a new client up to the first record read", _requests(result["open_requests"])],
     ]
     return _markdown(f"{result['commits']:,} commits", ["", "value"], lines)
+
+
+def _cost(cost: dict[str, float]) -> str:
+    return f"{cost['mean']:.2f} ({cost['median']:.2f})"
+
+
+def _requests(requests: dict[str, int]) -> str:
+    kinds = ", ".join(f"{kind} {number}" for kind, number in requests.items())
+    return f"{sum(requests.values())} ({kinds})"
 
 
 _SECTIONS = {"tiny": _tiny, "memory": _memory, "commits": _commits}
