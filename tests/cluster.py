@@ -27,7 +27,7 @@ WORKER = "org.apache.spark.deploy.worker.Worker"
 class StandaloneCluster:
     def __init__(self, workers: int = 2, cores: int = 1, memory: str = "1g", timeout: float = 90.0) -> None:
         self._count = workers
-        self._worker_options = ["--host", HOST, "--webui-port", "0", "--cores", str(cores), "--memory", memory]
+        self._options = ["--host", HOST, "--webui-port", "0", "--cores", str(cores), "--memory", memory]
         self._timeout = timeout
         self._folder = Path()
         self._master: subprocess.Popen[bytes] | None = None
@@ -91,7 +91,7 @@ class StandaloneCluster:
 
     def _launch_worker(self) -> str:
         name = f"worker-{len(self._workers)}"
-        options = [*self._worker_options, "--work-dir", str(self._folder / name), self.url]
+        options = [*self._options, "--work-dir", str(self._folder / name), self.url]
         self._workers.append(self._launch(name, WORKER, *options))
         return name
 

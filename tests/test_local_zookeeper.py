@@ -227,9 +227,7 @@ def test_without_java_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch,
         LocalZooKeeper().start()
 
 
-def test_a_java_that_fails_is_shown_with_the_end_of_its_log(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_failing_java_is_shown_with_its_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho no such thing >&2\nexit 3\n")
