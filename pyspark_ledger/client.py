@@ -1,0 +1,156 @@
+"""The Python client: puts ZooKeeper, storage and the core together.
+
+>>> with LedgerClient(zookeeper="127.0.0.1:2181", storage="/data/ledger") as client:   # doctest: +SKIP
+...     client.create_topic("orders", pa.schema([("order_id", pa.int64())]), key="order_id")
+...     with client.producer("orders") as producer:
+...         producer.send({"order_id": 1})
+...     for record in client.reader("orders", start="earliest", end="latest"):
+...         print(record.position, record["order_id"])
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pyarrow as pa
+
+from pyspark_ledger import append, gc, topics
+from pyspark_ledger.clock import SYSTEM_CLOCK, Clock
+from pyspark_ledger.errors import InvalidInput
+from pyspark_ledger.limits import DEFAULT_LIMITS, Limits
+from pyspark_ledger.log import Log
+from pyspark_ledger.port import Metadata
+from pyspark_ledger.position import Position
+from pyspark_ledger.producer import Producer
+from pyspark_ledger.reader import Bound, Reader
+from pyspark_ledger.records import ProducerState, Topic
+from pyspark_ledger.storage import Storage, open_storage
+from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
+
+DEFAULT_ZOOKEEPER = "127.0.0.1:2181"
+
+
+class LedgerClient:
+    """A connection to one namespace. Without arguments: LEDGER_ZOOKEEPER and LEDGER_STORAGE, else 127.0.0.1:2181."""
+
+    def __init__(
+        self,
+        zookeeper: str | None = None,
+        storage: str | None = None,
+        *,
+        password: str | None = None,
+        timeout_s: float = 30.0,
+        metadata: Metadata | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.zookeeper = zookeeper or os.environ.get("LEDGER_ZOOKEEPER") or DEFAULT_ZOOKEEPER
+        self._asked_storage = storage or os.environ.get("LEDGER_STORAGE")
+        self._metadata = metadata or ZooKeeperMetadata(self.zookeeper, timeout_s=timeout_s, password=password)
+        self._limits, self._clock = limits, clock
+        self._storage: Storage | None = None
+
+    @property
+    def metadata(self) -> Metadata:
+        return self._metadata
+
+    @property
+    def storage(self) -> Storage:
+        """The namespace's storage, recorded in ZooKeeper by whoever names it first."""
+        if self._storage is None:
+            self._storage = open_storage(topics.storage_root(self._metadata, self._asked_storage, self._clock))
+        return self._storage
+
+    # -- topics --------------------------------------------------------------------------------------------
+
+    def create_topic(self, name: str, schema: pa.Schema, key: str = "", version_column: str = "") -> Topic:
+        """Makes a topic. ``key`` and ``version_column`` are fixed for its life."""
+        _ = self.storage  # a topic without a place for its files is of no use: fail before it is made
+        return topics.create_topic(
+            self._metadata, name, schema, key=key, version_column=version_column, clock=self._clock
+        )
+
+    def topics(self) -> list[str]:
+        return topics.list_topics(self._metadata)
+
+    def topic(self, name: str) -> Topic:
+        return topics.get_topic(self._metadata, name)
+
+    def delete_topic(self, name: str) -> None:
+        """Deletes a topic and its files. A topic made later under the same name is another topic."""
+        topic = topics.delete_topic(self._metadata, name)
+        for path in list(self.storage.list(topic.uuid)):
+            self.storage.delete(path)
+
+    def log(self, topic: str, *, watch: bool = False) -> Log:
+        """The topic as the core sees it: for maintenance and for those who build on this package."""
+        found = topics.get_topic(self._metadata, topic)
+        return Log(self._metadata, self.storage, found, limits=self._limits, clock=self._clock, watch=watch)
+
+    # -- records -------------------------------------------------------------------------------------------
+
+    def producer(self, topic: str, name: str | None = None, *, compression: str = "lz4") -> Producer:
+        """Writes records one by one, in commits of many. Close it, or use it with ``with``."""
+        return Producer(self.log(topic), name=name, compression=compression)
+
+    def reader(
+        self,
+        topic: str,
+        start: Bound = "earliest",
+        end: Bound | None = None,
+        *,
+        columns: list[str] | None = None,
+    ) -> Reader:
+        """Iterates over records. ``start`` and ``end`` are ``earliest``, ``latest``, a position (``3:17:0``) or a
+        datetime; without an end the iterator waits for more."""
+        return Reader(self.log(topic, watch=end is None), start, end, columns)
+
+    # -- producers and maintenance -------------------------------------------------------------------------
+
+    def producers(self, topic: str) -> list[ProducerState]:
+        """Who has written with sequence ids, and what last."""
+        return self.log(topic).producers()[1].all()
+
+    def forget_producer(self, topic: str, name: str) -> None:
+        """Lets a producer's name go, so that another query may use it. What it wrote stays."""
+        log = self.log(topic)
+        _, states = log.producers()
+        if states.get(name) is None:
+            known = ", ".join(state.name for state in states.all()[:10]) or "none"
+            raise InvalidInput(f"topic '{topic}' knows no producer '{name}': {known}", "LEDGER_PRODUCER_NOT_FOUND")
+        append.append(log, append.Batch(id=self._clock.new_id(), producer=name, forget=True))
+
+    def gc(self, topic: str, *, dry_run: bool = False) -> gc.Collected:
+        """Deletes files that no commit names and none can name any more: what failed and killed writers left."""
+        return gc.collect(self.log(topic), dry_run=dry_run)
+
+    def end(self, topic: str) -> Position:
+        return self.log(topic).refresh(sync=True).head.end
+
+    # -- life ----------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._metadata.close()
+
+    def __enter__(self) -> LedgerClient:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+_shared: dict[tuple[int, str, str | None, str | None], LedgerClient] = {}
+_sharing = threading.Lock()
+
+
+def shared_client(zookeeper: str | None, storage: str | None, password: str | None) -> LedgerClient:
+    """One client per process and namespace. Spark pools its driver-side Python processes and makes new readers and
+    writers for every batch: connecting each time would cost more than the commit."""
+    key = (os.getpid(), zookeeper or os.environ.get("LEDGER_ZOOKEEPER") or DEFAULT_ZOOKEEPER, storage, password)
+    with _sharing:
+        for stale in [k for k in _shared if k[0] != key[0]]:
+            del _shared[stale]  # inherited over a fork: not ours to use, nor to close
+        if key not in _shared:
+            _shared[key] = LedgerClient(key[1], storage, password=password)
+        return _shared[key]

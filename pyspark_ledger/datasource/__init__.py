@@ -1,0 +1,66 @@
+"""Everything that knows Spark: ``format("ledger")``.
+
+This module is imported by every Spark session that looks for data sources, so it imports only Spark itself;
+readers and writers are loaded when they are asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class LedgerDataSource(DataSource):
+    """``spark.read``, ``spark.readStream``, ``df.write`` and ``df.writeStream`` with ``format("ledger")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ledger"
+
+    def schema(self) -> StructType:
+        from pyspark_ledger.datasource.options import ReadOptions
+        from pyspark_ledger.datasource.planning import topic_schema
+
+        return topic_schema(ReadOptions.parse(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from pyspark_ledger.datasource.batch_reader import batch_reader
+        from pyspark_ledger.datasource.options import ReadOptions
+
+        return batch_reader(ReadOptions.parse(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from pyspark_ledger.datasource.options import ReadOptions
+        from pyspark_ledger.datasource.stream_reader import LedgerStreamReader
+
+        return LedgerStreamReader(ReadOptions.parse(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from pyspark_ledger.datasource.options import WriteOptions
+        from pyspark_ledger.datasource.writer import LedgerBatchWriter, plan_batch_write
+
+        options = WriteOptions.parse(self.options)
+        return LedgerBatchWriter(options, plan_batch_write(options, schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from pyspark_ledger.datasource.options import WriteOptions
+        from pyspark_ledger.datasource.writer import LedgerStreamWriter, plan_stream_write
+
+        options = WriteOptions.parse(self.options)
+        return LedgerStreamWriter(options, plan_stream_write(options, schema, overwrite))
+
+
+def register(spark: SparkSession) -> None:
+    """Registers ``format("ledger")`` by hand: needed only where the package is not installed, as with --py-files."""
+    spark.dataSource.register(LedgerDataSource)

@@ -1,0 +1,43 @@
+"""Reads the sink's own checkpoint, where the driver can: it tells a replayed batch from another with its id."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import urlsplit
+
+import xxhash
+
+from pyspark_ledger.errors import LedgerError
+from pyspark_ledger.storage import open_storage
+
+
+class Checkpoint:
+    """What is in ``checkpointLocation``. Every answer may be "don't know": the location may be one that only Spark's
+    own file systems can read."""
+
+    def __init__(self, location: str | None, storage_uri: str) -> None:
+        scheme = urlsplit(location).scheme if location else ""
+        # Trying an object store that pyarrow has no credentials for can take minutes: only the kind we use anyway.
+        readable = len(scheme) <= 1 or scheme == "file" or scheme.rstrip("an") == urlsplit(storage_uri).scheme
+        self._location = location if location and readable else None
+
+    def query_id(self) -> str:
+        data = self._read("metadata")
+        try:
+            return str(json.loads(data)["id"]) if data else ""
+        except (ValueError, KeyError, TypeError):
+            return ""
+
+    def digest(self, batch_id: int) -> bytes:
+        """Of the offsets that Spark logged for a batch; empty if they cannot be read."""
+        data = self._read(f"offsets/{batch_id}")
+        return xxhash.xxh3_128_digest(data) if data else b""
+
+    def _read(self, name: str) -> bytes:
+        if self._location is None:
+            return b""
+        try:
+            storage = open_storage(self._location)
+            return storage.read(name, 0, storage.size(name)).to_pybytes()  # type: ignore[no-any-return]
+        except (LedgerError, OSError):
+            return b""

@@ -1,0 +1,282 @@
+"""Every Spark option, with its default and its parser, in one place."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from pyspark_ledger import names
+from pyspark_ledger.errors import InvalidInput
+from pyspark_ledger.position import Position
+
+T = TypeVar("T")
+
+BOTH = ("zookeeper", "zookeeper.password", "storage", "topic")
+READ = (
+    "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "maxRowsPerTrigger",
+    "maxBytesPerTrigger", "minRowsPerTrigger", "maxTriggerDelay", "columns", "minPartitions", "includeMetadata",
+    "failOnDataLoss", "filterPushdown",
+)  # fmt: skip
+WRITE = (
+    "keyColumn", "versionColumn", "deduplication", "producerName", "sequenceId", "mergeSchema", "compression",
+)  # fmt: skip
+KNOWN = {name.lower(): name for name in (*BOTH, *READ, *WRITE)}
+
+# What Spark itself adds to the options of a source or a sink.
+_SPARKS_OWN = {"path", "paths", "checkpointlocation", "queryname", "owner", "provider", "location"}
+
+# What people who come from Kafka, Pulsar and Delta type first.
+_ELSEWHERE = {
+    "maxoffsetspertrigger": "maxRowsPerTrigger",
+    "minoffsetspertrigger": "minRowsPerTrigger",
+    "maxfilespertrigger": "maxRowsPerTrigger",
+    "maxentriespertrigger": "maxRowsPerTrigger",
+    "subscribe": "topic",
+    "topics": "topic",
+    "assign": "topic",
+    "txnappid": "producerName",
+    "txnversion": "sequenceId",
+    "kafka.bootstrap.servers": "zookeeper",
+    "service.url": "zookeeper",
+    "includeheaders": "includeMetadata",
+}
+
+
+def invalid(option: str, value: object, expected: str) -> InvalidInput:
+    return InvalidInput(f"option '{option}' is '{value}': {expected}", "LEDGER_INVALID_OPTION")
+
+
+def check_names(options: Mapping[str, str]) -> None:
+    for name in options:
+        low = name.lower()
+        if low in KNOWN or low in _SPARKS_OWN or low.startswith("option."):
+            continue
+        near = [_ELSEWHERE[low]] if low in _ELSEWHERE else difflib.get_close_matches(low, KNOWN, 1)
+        hint = f"; use '{KNOWN.get(near[0], near[0])}'" if near else f"; the options are {', '.join(KNOWN.values())}"
+        raise InvalidInput(f"there is no option '{name}'{hint}", "LEDGER_UNKNOWN_OPTION")
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where the namespace is. Resolved on the driver: executors are told, they never look."""
+
+    zookeeper: str | None
+    storage: str | None
+    password: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """One end of a read, as the user gave it: a word, a position, or a publish time."""
+
+    word: str = ""
+    position: Position | None = None
+    uuid: str = ""  # of the topic, when the position came as an offset
+    publish_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    connection: Connection
+    topic: str
+    start: Bounds
+    end: Bounds | None
+    max_rows: int | None
+    max_bytes: int | None
+    min_rows: int | None
+    max_delay_s: float
+    columns: tuple[str, ...] | None
+    min_partitions: int
+    include_metadata: bool
+    fail_on_data_loss: bool
+    filter_pushdown: bool
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> ReadOptions:
+        check_names(options)
+        given = {name.lower(): value for name, value in options.items()}
+        take = _Taker(given)
+        min_rows = take("minRowsPerTrigger", _positive, None)
+        max_rows = take("maxRowsPerTrigger", _positive, None)
+        if min_rows is not None and max_rows is not None and min_rows > max_rows:
+            raise invalid("minRowsPerTrigger", min_rows, f"it must not be above maxRowsPerTrigger ({max_rows})")
+        start = _bounds(take, "startingOffsets", "startingTimestamp")
+        return cls(
+            connection=_connection(take),
+            topic=_topic(given),
+            start=start or Bounds(word="earliest"),
+            end=_bounds(take, "endingOffsets", "endingTimestamp"),
+            max_rows=max_rows,
+            max_bytes=take("maxBytesPerTrigger", _size, None),
+            min_rows=min_rows,
+            max_delay_s=take("maxTriggerDelay", _duration, 900.0),
+            columns=take("columns", _columns, None),
+            min_partitions=take("minPartitions", _positive, 1),
+            include_metadata=take("includeMetadata", _boolean, False),
+            fail_on_data_loss=take("failOnDataLoss", _boolean, True),
+            filter_pushdown=take("filterPushdown", _boolean, False),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    connection: Connection
+    topic: str
+    key_column: str
+    version_column: str
+    deduplicate: bool
+    producer: str
+    sequence: int | None
+    merge_schema: bool
+    compression: str
+    checkpoint: str | None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> WriteOptions:
+        check_names(options)
+        given = {name.lower(): value for name, value in options.items()}
+        take = _Taker(given)
+        producer = take("producerName", _nonempty, "")
+        sequence = take("sequenceId", _integer, None)
+        if sequence is not None and not producer:
+            raise InvalidInput(
+                "option 'sequenceId' needs 'producerName': a sequence id counts within one producer",
+                "LEDGER_INVALID_OPTION",
+            )
+        return cls(
+            connection=_connection(take),
+            topic=_topic(given),
+            key_column=take("keyColumn", _nonempty, ""),
+            version_column=take("versionColumn", _nonempty, ""),
+            deduplicate=take("deduplication", _one_of("sequence", "none"), "sequence") == "sequence",
+            producer=producer,
+            sequence=sequence,
+            merge_schema=take("mergeSchema", _boolean, False),
+            compression=take("compression", _one_of("lz4", "zstd", "none"), "lz4"),
+            checkpoint=given.get("checkpointlocation"),
+        )
+
+
+class _Taker:
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = given
+
+    def __call__(self, name: str, parse: Callable[[str, str], T], default: Any) -> Any:
+        text = self._given.get(name.lower())
+        return default if text is None else parse(name, text)
+
+
+def _connection(take: _Taker) -> Connection:
+    return Connection(
+        take("zookeeper", _nonempty, None),
+        take("storage", _nonempty, None),
+        take("zookeeper.password", _nonempty, None),
+    )
+
+
+def _topic(given: Mapping[str, str]) -> str:
+    path, option = given.get("path"), given.get("topic")
+    if "paths" in given and given["paths"] not in ("", "[]"):
+        raise InvalidInput("one topic at a time: union the streams of several", "LEDGER_INVALID_OPTION")
+    if path and option and path != option:
+        raise InvalidInput(f"the topic is '{path}' by path and '{option}' by option: give one", "LEDGER_INVALID_OPTION")
+    name = option or path
+    if not name:
+        raise InvalidInput(
+            'no topic: give it as .load("orders"), .start("orders"), .save("orders") or option("topic", "orders"). '
+            "A catalog table loses its options; use CREATE TEMPORARY VIEW orders USING ledger OPTIONS (topic 'orders', "
+            "zookeeper '…') instead",
+            "LEDGER_NO_TOPIC",
+        )
+    return names.check_topic_name(name)
+
+
+def _bounds(take: _Taker, offsets: str, timestamp: str) -> Bounds | None:
+    by_offset, by_time = take(offsets, _offset_bound, None), take(timestamp, _timestamp, None)
+    if by_offset is not None and by_time is not None:
+        raise InvalidInput(f"options '{offsets}' and '{timestamp}' exclude each other", "LEDGER_INVALID_OPTION")
+    return by_offset if by_time is None else Bounds(publish_ms=by_time)
+
+
+def _offset_bound(option: str, text: str) -> Bounds:
+    word = text.strip()
+    if word.lower() in ("earliest", "latest"):
+        return Bounds(word=word.lower())
+    try:
+        if word.startswith("{"):
+            offset = json.loads(word)
+            return Bounds(position=Position.parse(offset["pos"]), uuid=str(offset.get("topic", "")))
+        return Bounds(position=Position.parse(word))
+    except (ValueError, KeyError, InvalidInput):
+        raise invalid(option, text, "use earliest, latest, a position such as 3:17:0, or an offset's JSON") from None
+
+
+def _timestamp(option: str, text: str) -> int:
+    if re.fullmatch(r"-?\d+", text.strip()):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise invalid(option, text, "use ISO 8601, as in 2026-11-01T00:00:00Z, or milliseconds since 1970") from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _integer(option: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise invalid(option, text, "it must be a whole number") from None
+
+
+def _positive(option: str, text: str) -> int:
+    number = _integer(option, text)
+    if number < 1:
+        raise invalid(option, text, "it must be at least 1")
+    return number
+
+
+def _size(option: str, text: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*([kmgt]?)i?b?", text.strip().lower())
+    if match is None or int(match[1]) < 1:
+        raise invalid(option, text, "it must be a number of bytes, as in 67108864 or 64m")
+    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2]]
+
+
+def _duration(option: str, text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", text.strip().lower())
+    if match is None:
+        raise invalid(option, text, "it must be a duration, as in 500ms, 30s, 15m or 1h")
+    return float(match[1]) * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}[match[2] or "s"]
+
+
+def _boolean(option: str, text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise invalid(option, text, "it must be true or false")
+    return text.strip().lower() == "true"
+
+
+def _nonempty(option: str, text: str) -> str:
+    if not text.strip():
+        raise invalid(option, text, "it must not be empty")
+    return text.strip()
+
+
+def _columns(option: str, text: str) -> tuple[str, ...]:
+    columns = tuple(part.strip() for part in text.split(","))
+    if not all(columns) or len(set(columns)) != len(columns):
+        raise invalid(option, text, "it must be column names, each once, with commas between")
+    return columns
+
+
+def _one_of(*allowed: str) -> Callable[[str, str], str]:
+    def parse(option: str, text: str) -> str:
+        if text.strip().lower() not in allowed:
+            raise invalid(option, text, f"it must be one of {', '.join(allowed)}")
+        return text.strip().lower()
+
+    return parse

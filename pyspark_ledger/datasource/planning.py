@@ -1,0 +1,164 @@
+"""What batch and stream reads share: schemas, where a read starts and ends, and partitions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from pyspark_ledger import schema as schemas
+from pyspark_ledger.client import shared_client
+from pyspark_ledger.datasource.options import Bounds, ReadOptions
+from pyspark_ledger.entryfile import EntryReader
+from pyspark_ledger.errors import InvalidInput
+from pyspark_ledger.log import Log, View
+from pyspark_ledger.position import Position
+from pyspark_ledger.reader import projection
+from pyspark_ledger.scan import Slice, earliest, position_at_time, share
+from pyspark_ledger.storage import open_storage
+
+METADATA = "_metadata"
+METADATA_TYPE = StructType(
+    [
+        StructField("topic", StringType(), False),
+        StructField("ledgerId", LongType(), False),
+        StructField("entryId", LongType(), False),
+        StructField("index", LongType(), False),
+        StructField("publishTime", TimestampType(), False),
+        StructField("producer", StringType()),
+        StructField("sequenceId", LongType()),
+        StructField("epoch", LongType(), False),
+        StructField("revision", LongType(), False),
+        StructField("token", StringType()),
+    ]
+)
+
+PARTITION_BYTES = 64 << 20  # stored bytes for one task
+SMALL_PARTITION_BYTES = 4 << 20  # below this, one more task costs more than it saves
+
+
+@dataclass
+class LedgerPartition(InputPartition):
+    """What one task reads, with everything it needs: executors touch storage only, never ZooKeeper."""
+
+    storage: str
+    uuid: str
+    topic: str
+    slices: tuple[Slice, ...]
+    revision: int = 0
+    epoch: int = 0
+
+
+def open_log(options: ReadOptions, *, watch: bool) -> Log:
+    connection = options.connection
+    client = shared_client(connection.zookeeper, connection.storage, connection.password)
+    return client.log(options.topic, watch=watch)
+
+
+def topic_schema(options: ReadOptions) -> StructType:
+    """The columns that were written, or those asked for."""
+    log = open_log(options, watch=False)
+    columns = list(options.columns) if options.columns is not None else None
+    schema = from_arrow_schema(projection(_current_schema(log), columns, log.topic.name))
+    if options.include_metadata:
+        if METADATA in schema.names:
+            raise InvalidInput(
+                f"topic '{log.topic.name}' has a column '{METADATA}' of its own: read it without includeMetadata",
+                "LEDGER_INVALID_OPTION",
+            )
+        schema = schema.add(StructField(METADATA, METADATA_TYPE, False))
+    return schema
+
+
+def check_asked_schema(log: Log, schema: StructType) -> None:
+    """Spark hands on what the user gave to .schema() unchecked, so this is where a wrong one is found."""
+    topic = _current_schema(log)
+    for field in to_arrow_schema(schema, timezone="UTC"):
+        if field.name == METADATA and METADATA not in topic.names:
+            continue
+        projection(topic, [field.name], log.topic.name)
+        stored = topic.field(field.name)
+        try:
+            schemas.merge(pa.schema([field]), pa.schema([stored]), may_add=False)
+        except InvalidInput:
+            problem = f"{stored.type}{'' if stored.nullable else ' not null'}"
+        else:
+            problem = "nullable" if stored.nullable and not field.nullable else ""
+        if problem:
+            raise InvalidInput(
+                f".schema() asks for '{field.name}' as {field.type}{'' if field.nullable else ' not null'}, the topic "
+                f"has it as {problem}: read it as it is and cast it afterwards",
+                "LEDGER_SCHEMA_MISMATCH",
+            )
+
+
+def _current_schema(log: Log) -> pa.Schema:
+    return log.schema(log.view().head.schema_id)
+
+
+def resolve(log: Log, view: View, bounds: Bounds) -> Position:
+    if bounds.uuid and bounds.uuid != log.topic.uuid:
+        raise InvalidInput(
+            f"the offset belongs to the topic {bounds.uuid}, '{log.topic.name}' is {log.topic.uuid}",
+            "LEDGER_TOPIC_RECREATED",
+        )
+    if bounds.publish_ms is not None:
+        return position_at_time(log, view, bounds.publish_ms)
+    if bounds.position is not None:
+        log.check_not_past_end(view, bounds.position)
+        return bounds.position
+    return earliest(view) if bounds.word == "earliest" else view.head.end
+
+
+def plan(log: Log, pieces: list[Slice], min_partitions: int) -> Sequence[LedgerPartition]:
+    """Contiguous and in order, so that ledger to ledger keeps the order of records."""
+    total = sum(piece.bytes for piece in pieces)
+    per_core = total // (os.cpu_count() or 1)
+    target = min(PARTITION_BYTES, max(SMALL_PARTITION_BYTES, per_core))
+    return [
+        LedgerPartition(log.storage.uri, log.topic.uuid, log.topic.name, tuple(part))
+        for part in share(pieces, target, min_partitions)
+    ]
+
+
+def read_partition(partition: LedgerPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Runs on executors: Arrow batches in Spark's schema, verified as they are read."""
+    target = to_arrow_schema(schema, timezone="UTC")
+    data = pa.schema([field for field in target if field.name != METADATA])
+    storage = open_storage(partition.storage)
+    for piece in partition.slices:
+        entry = EntryReader(storage, partition.uuid, piece.file, data.names)
+        for first, batch in entry.batches(piece.start, piece.stop):
+            rows = schemas.project(batch, data)
+            yield _with_metadata(rows, target, partition, piece, first) if len(data) < len(target) else rows
+
+
+def _with_metadata(
+    rows: pa.RecordBatch, target: pa.Schema, partition: LedgerPartition, piece: Slice, first: int
+) -> pa.RecordBatch:
+    count = rows.num_rows
+    values = {
+        "topic": partition.topic,
+        "ledgerId": piece.ledger,
+        "entryId": piece.entry,
+        "index": pa.arange(first, first + count),
+        "publishTime": piece.publish_ms * 1000,
+        "producer": piece.producer or None,
+        "sequenceId": piece.sequence,
+        "epoch": partition.epoch,
+        "revision": partition.revision,
+        "token": None,
+    }
+    kind = target.field(METADATA).type
+    columns = [
+        value if isinstance(value, pa.Array) else pa.repeat(pa.scalar(value, field.type), count)
+        for field, value in ((field, values[field.name]) for field in kind)
+    ]
+    metadata = pa.StructArray.from_arrays(columns, fields=list(kind))
+    arrays = [metadata if name == METADATA else rows.column(name) for name in target.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=target)

@@ -1,0 +1,168 @@
+"""``spark.readStream.format("ledger")``: plans micro-batches on the driver, reads them on executors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pyspark_ledger import scan
+from pyspark_ledger.datasource import offsets
+from pyspark_ledger.datasource.offsets import INITIAL, Offset
+from pyspark_ledger.datasource.options import ReadOptions
+from pyspark_ledger.datasource.planning import (
+    LedgerPartition,
+    check_asked_schema,
+    open_log,
+    plan,
+    read_partition,
+    resolve,
+)
+from pyspark_ledger.errors import DataLoss
+from pyspark_ledger.log import Log, View
+from pyspark_ledger.position import Position
+from pyspark_ledger.reader import POLL_S
+
+logger = logging.getLogger(__name__)
+
+
+class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One instance lives on the driver as long as the query runs and makes every plan; other, pickled instances run
+    :meth:`read` on executors. So the constructor opens nothing, and data reaches ``read`` only in partitions."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options, self._schema = options, schema
+        self._opened: Log | None = None
+        self._start: Position | None = None
+        self._stop: Position | None = None  # endingOffsets
+        self._target: Position | None = None  # the end that Trigger.AvailableNow fixed
+        self._last_batch_at: float | None = None
+
+    # -- the life of a query -------------------------------------------------------------------------------
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._log().refresh(sync=True).head.end
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Spark carries one limit at most; all of them are applied in latestOffset unless Spark wants everything."""
+        if self._options.max_rows is not None:
+            return ReadMaxRows(self._options.max_rows)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        if self._options.min_rows is not None:
+            return ReadMinRows(self._options.min_rows)
+        return ReadAllAvailable()
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._begin()
+        return INITIAL
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        log, view = self._current()
+        at = None if offsets.is_initial(start) else offsets.parse(start, log.topic)
+        begin = self._begin() if at is None else at.position
+        if at is not None and self._is_lost(log, view, begin):
+            return Offset(log.topic.uuid, view.head.end, None, at.revision, at.epoch).to_json()
+        end = min(p for p in (view.head.end, self._stop, self._target) if p is not None)
+        if begin >= end:
+            return start
+        everything = isinstance(limit, ReadAllAvailable)
+        if not everything and self._waits_for_more(log, view, begin, end):
+            return start
+        position, rows = scan.advance(
+            log, view, begin, end,
+            None if everything else self._options.max_rows,
+            None if everything else self._options.max_bytes,
+        )  # fmt: skip
+        if rows == 0:
+            return start  # a ledger was sealed: another spelling of the same place
+        self._last_batch_at = log.clock.monotonic()
+        return Offset(log.topic.uuid, position, begin if at is None else None).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        log, view = self._current()
+        return Offset(log.topic.uuid, view.head.end).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """A batch that Spark has logged reads exactly its interval, whatever happens later."""
+        log, view = self._current()
+        last = offsets.parse(end, log.topic)
+        if last.position > view.head.end:
+            view = log.refresh(sync=True)
+            if self._is_lost(log, view, last.position):
+                last = Offset(last.uuid, view.head.end, last.start, last.revision, last.epoch)
+        if offsets.is_initial(start):
+            begin = last.start
+        else:
+            first = offsets.parse(start, log.topic)
+            begin = first.position if first.revision == last.revision else last.start
+        assert begin is not None, f"the offset {end} does not say where its batch begins"
+        if begin >= last.position:
+            return []
+        return plan(log, list(scan.slices(log, view, begin, last.position)), self._options.min_partitions)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: without a subscription only Spark's checkpoint moves."""
+
+    def stop(self) -> None:
+        self._opened = None
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, LedgerPartition)
+        return read_partition(partition, self._schema)
+
+    # -- behind it -----------------------------------------------------------------------------------------
+
+    def _log(self) -> Log:
+        if self._opened is None:
+            log = open_log(self._options, watch=True)
+            check_asked_schema(log, self._schema)
+            view = log.view()
+            self._stop = resolve(log, view, self._options.end) if self._options.end else None
+            self._opened = log
+        return self._opened
+
+    def _current(self) -> tuple[Log, View]:
+        """From memory: Spark asks every few milliseconds. A watch says when to look, a poll now and then backs it."""
+        log = self._log()
+        return log, log.view(POLL_S)
+
+    def _begin(self) -> Position:
+        """Where the options say the query begins, asked once: "latest" must not move while the query waits."""
+        if self._start is None:
+            log = self._log()
+            self._start = resolve(log, log.refresh(sync=True), self._options.start)
+        return self._start
+
+    def _waits_for_more(self, log: Log, view: View, begin: Position, end: Position) -> bool:
+        options = self._options
+        if options.min_rows is None or self._target is not None or (self._stop is not None and end == self._stop):
+            return False
+        now = log.clock.monotonic()
+        if self._last_batch_at is None:
+            self._last_batch_at = now
+        waited = now - self._last_batch_at
+        return waited < options.max_delay_s and scan.count(log, view, begin, end) < options.min_rows
+
+    def _is_lost(self, log: Log, view: View, position: Position) -> bool:
+        """True if the position is past the end and the user wants to go on without what was lost."""
+        try:
+            log.check_not_past_end(view, position)
+        except DataLoss as loss:
+            if self._options.fail_on_data_loss:
+                raise DataLoss(f"{loss.message}. To go on from the end, set failOnDataLoss=false", loss.code) from None
+            logger.warning("%s; going on from the end, because failOnDataLoss is false", loss)
+            return True
+        return False

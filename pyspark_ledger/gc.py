@@ -1,0 +1,111 @@
+"""Garbage collection: the only code that deletes files (I12).
+
+First raise the gc epoch in the head, then read every reference, then delete unnamed files of epochs older than the
+last but one. A commit that would name such a file is refused from the moment the epoch is raised, so whatever is
+unnamed then stays unnamed. Files of one epoch can be named only by commits made in it or in the next, so gc reads
+the commits since the oldest epoch it has not finished, not the whole log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from pyspark_ledger import names
+from pyspark_ledger.errors import Conflict, DataLoss, OutcomeUnknown
+from pyspark_ledger.index import Index
+from pyspark_ledger.log import Log, View
+from pyspark_ledger.port import DedupKey, HeadKey, Put, TransactionLost
+from pyspark_ledger.records import Commit, FileRef, Head
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What gc deleted, or with ``dry_run`` would delete."""
+
+    epoch: int
+    files: tuple[str, ...]
+
+
+def collect(log: Log, *, dry_run: bool = False) -> Collected:
+    """Two runs after a file was left behind, it is gone: writers get a whole epoch to name what they staged."""
+    view = log.refresh(sync=True) if dry_run else _raise_epoch(log)
+    limit = view.head.gc_epoch - 1  # files of this epoch and newer can still be named
+    candidates = dict(_staged(log, view.head.gc_floor, limit, view.head.gc_epoch))
+    named = {ref.uid for ref in _references(log, view)}
+    doomed = tuple(path for uid, path in sorted(candidates.items()) if uid not in named)
+    if not dry_run:
+        for path in doomed:
+            log.storage.delete(path)
+        _raise_floor(log, limit)
+        logger.info("gc topic=%s epoch=%d deleted=%d", view.head.name, view.head.gc_epoch, len(doomed))
+    return Collected(view.head.gc_epoch, doomed)
+
+
+def _staged(log: Log, floor: int, limit: int, epoch: int) -> Iterator[tuple[bytes, str]]:
+    for path in log.storage.list(names.topic_folder(log.topic.uuid)):
+        parsed = names.parse_staged_file(log.topic.uuid, path)
+        if parsed is None:
+            continue
+        if parsed[0] > epoch:
+            raise DataLoss(
+                f"{log.storage.where(path)} is of gc epoch {parsed[0]}, but ZooKeeper says {epoch}: it was set back to "
+                "an older state. gc stops until it is repaired",
+                "LEDGER_SET_BACK",
+            )
+        if floor <= parsed[0] < limit:
+            yield parsed[1], path
+
+
+def _references(log: Log, view: View) -> Iterator[FileRef]:
+    """Every file that a commit since the floor, the index or the dedup snapshot names."""
+    # A seal names a ledger whose last commit may be the one before the epoch began: start one earlier.
+    first = max(0, view.head.gc_marks[0] - 1)
+    for commit in _commits_since(log, view, first):
+        if commit.entries_file:
+            yield commit.entries_file
+        yield from (entry.file for entry in log.entries(commit))
+    yield from Index(log.files, view.head.index).references(first)
+    dedup = log.metadata.read(DedupKey(view.head.uuid))
+    if dedup is not None and dedup.record.producers_file is not None:
+        yield dedup.record.producers_file
+
+
+def _commits_since(log: Log, view: View, number: int) -> Iterator[Commit]:
+    index = Index(log.files, view.head.index)
+    if number < view.head.ledger_first_commit:
+        for leaf in index.leaves(lambda row: row.first_commit, number):
+            yield from index.commits(leaf)
+    yield from view.open_commits
+
+
+def _raise_epoch(log: Log) -> View:
+    def raised(head: Head) -> Head:
+        return replace(head, gc_epoch=head.gc_epoch + 1, gc_marks=(*head.gc_marks, head.next_commit))
+
+    return _change_head(log, raised)
+
+
+def _raise_floor(log: Log, floor: int) -> None:
+    def raised(head: Head) -> Head:
+        done = max(0, floor - head.gc_floor)
+        return replace(head, gc_floor=head.gc_floor + done, gc_marks=head.gc_marks[done:])
+
+    _change_head(log, raised)
+
+
+def _change_head(log: Log, change: Callable[[Head], Head]) -> View:
+    for _ in range(100):
+        view = log.refresh(sync=True)
+        changed = change(view.head)
+        if changed == view.head:
+            return view
+        try:
+            log.metadata.transact([Put(HeadKey(view.head.uuid), changed, view.version)])
+        except (TransactionLost, OutcomeUnknown):
+            continue  # raising an epoch twice is harmless: the older one is only finished sooner
+        return log.refresh(sync=True)
+    raise Conflict(f"topic '{log.topic.name}' is too busy for gc: try again")

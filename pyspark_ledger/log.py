@@ -1,0 +1,208 @@
+"""One topic as one process sees it.
+
+A :class:`Log` keeps the head and the open ledger's commits in memory. Writers trust what they have: the
+head's version tells them when they were wrong. Readers keep it current by a watch, with polling behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pyspark_ledger import dedup
+from pyspark_ledger import schema as schemas
+from pyspark_ledger.clock import SYSTEM_CLOCK, Clock
+from pyspark_ledger.errors import CorruptData, DataLoss, NotFound
+from pyspark_ledger.files import TopicFiles
+from pyspark_ledger.index import Index
+from pyspark_ledger.limits import DEFAULT_LIMITS, Limits
+from pyspark_ledger.port import CommitKey, DedupKey, HeadKey, Metadata, SchemaKey, Versioned
+from pyspark_ledger.position import Position
+from pyspark_ledger.records import Commit, Entry, Head, Topic
+from pyspark_ledger.storage import Storage
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 50  # a reader loses a race only against a seal, which happens once in a thousand commits
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The topic at one version of its head: a consistent picture that never changes."""
+
+    head: Head
+    version: int
+    open_commits: tuple[Commit, ...]  # every commit of the open ledger, in order
+
+
+class Log:
+    def __init__(
+        self,
+        metadata: Metadata,
+        storage: Storage,
+        topic: Topic,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        clock: Clock = SYSTEM_CLOCK,
+        watch: bool = False,
+    ) -> None:
+        self.metadata, self.storage, self.topic, self.limits, self.clock = (
+            metadata,
+            storage,
+            topic,
+            limits,
+            clock,
+        )
+        self.files = TopicFiles(storage, topic.uuid, clock)
+        self._watch = watch
+        self._view: View | None = None
+        self._seen_at = 0.0
+        self._hinted = False
+        self._schemas: dict[int, pa.Schema] = {}
+        self._producers: dedup.Producers | None = None
+
+    # -- the picture ---------------------------------------------------------------------------------------
+
+    def view(self, max_age_s: float | None = None) -> View:
+        """What is in memory, read anew if a watch fired or it is older than ``max_age_s``."""
+        stale = self._hinted or (max_age_s is not None and self.clock.monotonic() - self._seen_at > max_age_s)
+        return self.refresh() if self._view is None or stale else self._view
+
+    def refresh(self, *, sync: bool = False) -> View:
+        """Reads the head, and the commits that are new since the last look."""
+        for attempt in range(_ATTEMPTS):
+            if sync or attempt:
+                self.metadata.sync()
+            self._hinted = False
+            found = self.metadata.read(HeadKey(self.topic.uuid), self._hint if self._watch else None)
+            if found is None:
+                raise self._gone()
+            if self._view is not None and found.version < self._view.version:
+                continue  # a new session answered from the past
+            commits = self._open_commits(found.record)
+            if commits is not None:
+                self._seen_at = self.clock.monotonic()
+                return self._install(found, commits)
+        raise CorruptData(
+            f"topic '{self.topic.name}' ({self.topic.uuid}): commits that its head names are not in ZooKeeper"
+        )
+
+    def committed(self, head: Head, version: int, commit: Commit) -> View:
+        """Takes over what this process itself has just made, without asking for it."""
+        assert self._view is not None
+        assert version == self._view.version + 1
+        return self._install(Versioned(head, version), (*self._view.open_commits, commit))
+
+    def _install(self, head: Versioned[Head], commits: tuple[Commit, ...]) -> View:
+        self._view = View(head.record, head.version, commits)
+        return self._view
+
+    def _open_commits(self, head: Head) -> tuple[Commit, ...] | None:
+        """None if the ledger was sealed and its nodes deleted while we looked."""
+        known: tuple[Commit, ...] = ()
+        if self._view is not None and self._view.head.ledger == head.ledger:
+            known = self._view.open_commits
+        numbers = range(head.ledger_first_commit + len(known), head.next_commit)
+        found = self.metadata.read_many([CommitKey(head.uuid, head.ledger, n) for n in numbers])
+        new = tuple(node.record for node in found if node is not None)
+        return (*known, *new) if len(new) == len(found) else None
+
+    def _hint(self) -> None:
+        self._hinted = True
+
+    def _gone(self) -> NotFound:
+        return NotFound(
+            f"topic '{self.topic.name}' ({self.topic.uuid}) was deleted; a topic made since under the same name is "
+            "another topic",
+            "LEDGER_TOPIC_DELETED",
+        )
+
+    # -- commits -------------------------------------------------------------------------------------------
+
+    def commit(self, view: View, number: int) -> Commit:
+        """A commit by number, from the open ledger or the index."""
+        if number >= view.head.ledger_first_commit:
+            return view.open_commits[number - view.head.ledger_first_commit]
+        index = Index(self.files, view.head.index)
+        leaf = next(index.leaves(lambda row: row.first_commit, number))
+        return index.commits(leaf)[number - leaf.first_commit]
+
+    def commits_from(self, view: View, position: Position) -> Iterator[Commit]:
+        """Every commit that ends after a position, in order."""
+        self.check_not_past_end(view, position)
+        if position.ledger < view.head.ledger:
+            index = Index(self.files, view.head.index)
+            for leaf in index.leaves(lambda row: row.ledger, position.ledger):
+                yield from _ending_after(index.commits(leaf), position)
+        yield from _ending_after(view.open_commits, position)
+
+    def commit_at_time(self, view: View, publish_ms: int) -> Commit | None:
+        """The first commit published at or after a time. Publish times never go back, so this is a search."""
+        commits: Iterator[Commit] = iter(view.open_commits)
+        if not view.open_commits or view.open_commits[0].publish_ms >= publish_ms:
+            commits = self._commits_around_time(view, publish_ms)
+        return next((commit for commit in commits if commit.publish_ms >= publish_ms and commit.entry_count), None)
+
+    def _commits_around_time(self, view: View, publish_ms: int) -> Iterator[Commit]:
+        index = Index(self.files, view.head.index)
+        # Commits of one millisecond may span ledgers: begin where everything is surely older.
+        for leaf in index.leaves(lambda row: row.publish_ms, publish_ms - 1):
+            yield from index.commits(leaf)
+        yield from view.open_commits
+
+    def entries(self, commit: Commit) -> tuple[Entry, ...]:
+        return self.files.fetch_entries(commit.entries_file) if commit.entries_file else commit.entries
+
+    def check_not_past_end(self, view: View, position: Position) -> None:
+        if position > view.head.end and position.ledger >= view.head.ledger:
+            raise DataLoss(
+                f"position {position} is past the end {view.head.end} of topic '{self.topic.name}': ZooKeeper was set "
+                "back to an older state, and commits were lost",
+                "LEDGER_POSITION_PAST_END",
+            )
+
+    # -- what belongs to a version of the head -------------------------------------------------------------
+
+    def schema(self, schema_id: int) -> pa.Schema:
+        if schema_id not in self._schemas:
+            found = self.metadata.read(SchemaKey(self.topic.uuid, schema_id))
+            if found is None:
+                raise self._gone()
+            self._schemas[schema_id] = schemas.from_bytes(found.record.arrow)
+        return self._schemas[schema_id]
+
+    def producers(self) -> tuple[View, dedup.Producers]:
+        """A view and the producer states that belong to it: those in memory, or the snapshot, and the commits since."""
+        view = self.view()
+        for _ in range(_ATTEMPTS):
+            states = self._producers
+            if states is None or not view.head.ledger_first_commit <= states.next_commit <= view.head.next_commit:
+                states = self._load_producers()
+            if states.next_commit >= view.head.ledger_first_commit:
+                for commit in view.open_commits[states.next_commit - view.head.ledger_first_commit :]:
+                    states.apply(commit)
+                self._producers = states
+                if states.next_commit == view.head.next_commit:
+                    return view, states
+            self._producers = None
+            view = self.refresh(sync=True)  # a ledger was sealed between the two reads
+        raise CorruptData(f"topic '{self.topic.name}': its dedup snapshot does not belong to its head")
+
+    def _load_producers(self) -> dedup.Producers:
+        found = self.metadata.read(DedupKey(self.topic.uuid))
+        if found is None:
+            raise self._gone()
+        return dedup.load(found.record, self.files, self.limits)
+
+
+def _ending_after(commits: list[Commit] | tuple[Commit, ...], position: Position) -> Iterator[Commit]:
+    first = bisect_left(
+        commits,
+        (position.ledger, position.entry),
+        key=lambda commit: (commit.ledger, commit.first_entry + commit.entry_count - 1),
+    )
+    yield from commits[first:]

@@ -1,0 +1,172 @@
+"""Planning reads: which rows of which entry files lie between two positions, and how to share them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from pyspark_ledger.entryfile import BATCH_ROWS
+from pyspark_ledger.log import Log, View
+from pyspark_ledger.position import EARLIEST, Position
+from pyspark_ledger.records import FileRef
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows [start, stop) of one entry."""
+
+    file: FileRef
+    ledger: int
+    entry: int
+    start: int
+    stop: int
+    records: int  # in the whole entry
+    publish_ms: int
+    producer: str
+    sequence: int | None
+
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def bytes(self) -> int:
+        return self.file.length * self.rows // self.records
+
+    @property
+    def begin(self) -> Position:
+        return Position(self.ledger, self.entry, self.start)
+
+    @property
+    def end(self) -> Position:
+        """The next position to read; one spelling: past the last row of an entry comes the next entry."""
+        if self.stop == self.records:
+            return Position(self.ledger, self.entry + 1, 0)
+        return Position(self.ledger, self.entry, self.stop)
+
+    def first(self, rows: int) -> Slice:
+        return replace(self, stop=min(self.stop, self.start + rows))
+
+    def after(self, rows: int) -> Slice:
+        return replace(self, start=min(self.stop, self.start + rows))
+
+
+def slices(log: Log, view: View, start: Position, end: Position) -> Iterator[Slice]:
+    """What lies in [start, end), in order. Lazy: a limited read loads only the index files it needs."""
+    for commit in log.commits_from(view, start):
+        if Position(commit.ledger, commit.first_entry, 0) >= end:
+            return
+        for number, entry in enumerate(log.entries(commit), commit.first_entry):
+            low = start.index if (commit.ledger, number) == (start.ledger, start.entry) else 0
+            stop = entry.records
+            if (commit.ledger, number) == (end.ledger, end.entry):
+                stop = min(stop, end.index)
+            before = (commit.ledger, number) < (start.ledger, start.entry)
+            past = (commit.ledger, number) > (end.ledger, end.entry)
+            if low < stop and not before and not past:
+                yield Slice(
+                    entry.file, commit.ledger, number, low, stop, entry.records, commit.publish_ms, commit.producer,
+                    commit.sequence,
+                )  # fmt: skip
+
+
+def advance(
+    log: Log,
+    view: View,
+    start: Position,
+    end: Position,
+    max_rows: int | None = None,
+    max_bytes: int | None = None,
+) -> tuple[Position, int]:
+    """How far a read from ``start`` may go under its limits, and how many rows that is. Large entries are split;
+    at least one row is always taken, or a limit below a row's size would stop the stream for ever."""
+    if max_rows is None and max_bytes is None:
+        return end, count(log, view, start, end)
+    rows_left = max_rows if max_rows is not None else 1 << 62
+    bytes_left = max_bytes if max_bytes is not None else 1 << 62
+    position, rows = start, 0
+    for piece in slices(log, view, start, end):
+        take = min(piece.rows, rows_left)
+        if piece.bytes > bytes_left:
+            fitting = bytes_left * piece.records // piece.file.length
+            take = min(take, max(fitting, 1 if rows == 0 else 0))
+        if take == 0:
+            break
+        taken = piece.first(take)
+        position, rows = taken.end, rows + take
+        rows_left -= take
+        bytes_left -= taken.bytes
+        if take < piece.rows or rows_left <= 0 or bytes_left <= 0:
+            break
+    return position, rows
+
+
+def count(log: Log, view: View, start: Position, end: Position) -> int:
+    """Rows in [start, end), from the running totals: two look-ups, however long the log is."""
+    return max(0, records_before(log, view, end) - records_before(log, view, start))
+
+
+def records_before(log: Log, view: View, position: Position) -> int:
+    if position >= view.head.end:
+        return view.head.records
+    commit = next(log.commits_from(view, position), None)
+    if commit is None:
+        return view.head.records
+    before = commit.records_before
+    for number, entry in enumerate(log.entries(commit), commit.first_entry):
+        if (commit.ledger, number) < (position.ledger, position.entry):
+            before += entry.records
+        elif (commit.ledger, number) == (position.ledger, position.entry):
+            before += min(position.index, entry.records)
+    return before
+
+
+def position_at_time(log: Log, view: View, publish_ms: int) -> Position:
+    """The first record published at or after a time; the end if there is none."""
+    commit = log.commit_at_time(view, publish_ms)
+    return view.head.end if commit is None else Position(commit.ledger, commit.first_entry, 0)
+
+
+def earliest(view: View) -> Position:
+    return EARLIEST
+
+
+def share(pieces: list[Slice], target_bytes: int, min_partitions: int) -> list[list[Slice]]:
+    """Cuts a read into partitions: contiguous and in order, balanced by bytes, small entries together and large
+    ones split where their record batches are."""
+    total = sum(piece.bytes for piece in pieces)
+    rows = sum(piece.rows for piece in pieces)
+    wanted = max(-(-total // max(target_bytes, 1)), min_partitions, 1)
+    quota = max(1, -(-total // wanted))
+    parts: list[list[Slice]] = []
+    current: list[Slice] = []
+    filled = 0
+    fine = rows <= min_partitions * BATCH_ROWS  # then only a cut inside a batch gives that many partitions
+    for piece in pieces:
+        rest: Slice | None = piece
+        while rest is not None:
+            taken, rest = _cut(rest, quota - filled, fine)
+            if taken is not None:
+                current.append(taken)
+                filled += taken.bytes
+            if filled >= quota or (taken is None and current):
+                parts.append(current)
+                current, filled = [], 0
+    if current:
+        parts.append(current)
+    return parts
+
+
+def _cut(piece: Slice, room: int, fine: bool) -> tuple[Slice | None, Slice | None]:
+    """What of a slice goes into ``room`` bytes, and the rest."""
+    if piece.bytes <= room:
+        return piece, None
+    rows = max(1, room * piece.records // piece.file.length)
+    if not fine:
+        boundary = (piece.start + rows + BATCH_ROWS // 2) // BATCH_ROWS * BATCH_ROWS
+        rows = boundary - piece.start
+    if rows <= 0:
+        return None, piece
+    if rows >= piece.rows:
+        return piece, None
+    return piece.first(rows), piece.after(rows)

@@ -1,0 +1,248 @@
+"""Immutable files in a folder or an object store.
+
+ZooKeeper is the arbiter of what exists, so files need only two things: a name nobody else has, and to be
+durable before anything names them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.fs
+
+from pyspark_ledger.errors import CorruptData, InvalidInput, Unavailable
+
+
+class Sink(ABC):
+    """A new file being written; durable when :meth:`close` returns, and not before."""
+
+    @abstractmethod
+    def write(self, data: Any) -> int: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Stop writing. What is left behind has a name that nothing refers to."""
+
+
+class Storage(ABC):
+    """A root below which every path is relative."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+
+    @abstractmethod
+    def create(self, path: str) -> Sink: ...
+
+    @abstractmethod
+    def size(self, path: str) -> int:
+        """Bytes in the file; CorruptData if there is none: whoever asks was told by ZooKeeper that it exists."""
+
+    @abstractmethod
+    def read(self, path: str, offset: int, length: int) -> pa.Buffer: ...
+
+    @abstractmethod
+    def map(self, path: str) -> pa.Buffer | None:
+        """The whole file without reading it, where the storage can do that."""
+
+    @abstractmethod
+    def list(self, folder: str) -> Iterator[str]:
+        """Every file below a folder, nothing if the folder is not there."""
+
+    @abstractmethod
+    def delete(self, path: str) -> None: ...
+
+    def where(self, path: str) -> str:
+        """A file's full name, for messages."""
+        return f"{self.uri.rstrip('/')}/{path}"
+
+    def missing(self, path: str) -> CorruptData:
+        return CorruptData(f"{self.where(path)} is missing, but ZooKeeper names it", "LEDGER_FILE_MISSING")
+
+
+class LocalStorage(Storage):
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
+        self._root = Path(unquote(urlsplit(uri).path))
+        self._known_folders: set[Path] = set()
+
+    def create(self, path: str) -> Sink:
+        full = self._root / path
+        self._ensure_folder(full.parent)
+        return _LocalSink(full)
+
+    def size(self, path: str) -> int:
+        try:
+            return (self._root / path).stat().st_size
+        except FileNotFoundError:
+            raise self.missing(path) from None
+
+    def read(self, path: str, offset: int, length: int) -> pa.Buffer:
+        try:
+            with open(self._root / path, "rb", buffering=0) as file:
+                return pa.py_buffer(os.pread(file.fileno(), length, offset))
+        except FileNotFoundError:
+            raise self.missing(path) from None
+
+    def map(self, path: str) -> pa.Buffer:
+        try:
+            with open(self._root / path, "rb", buffering=0) as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except FileNotFoundError:
+            raise self.missing(path) from None
+        if hasattr(mmap, "MADV_SEQUENTIAL"):
+            mapped.madvise(mmap.MADV_SEQUENTIAL)
+        return pa.py_buffer(mapped)
+
+    def list(self, folder: str) -> Iterator[str]:
+        for parent, _, names in os.walk(self._root / folder):
+            for name in names:
+                yield (Path(parent) / name).relative_to(self._root).as_posix()
+
+    def delete(self, path: str) -> None:
+        (self._root / path).unlink(missing_ok=True)
+
+    def _ensure_folder(self, folder: Path) -> None:
+        """A file is durable only if every folder above it is."""
+        if folder in self._known_folders:
+            return
+        if not folder.is_dir():
+            self._ensure_folder(folder.parent)
+            try:
+                folder.mkdir(exist_ok=True)
+            except OSError as error:
+                raise Unavailable(f"cannot make the folder {folder}: {error}", "LEDGER_STORAGE_UNAVAILABLE") from None
+            _fsync_folder(folder.parent)
+        self._known_folders.add(folder)
+
+
+class _LocalSink(Sink):
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        done = 0
+        while done < len(view):  # a signal or a full disk may cut a write short
+            done += os.write(self._fd, view[done:])
+        return done
+
+    def close(self) -> None:
+        try:
+            os.fsync(self._fd)
+        finally:
+            self.abandon()
+        _fsync_folder(self._path.parent)
+
+    def abandon(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class ObjectStorage(Storage):
+    """Any pyarrow filesystem: S3, GCS, HDFS… An object is durable when its upload is complete."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
+        try:
+            self._fs, root = pa.fs.FileSystem.from_uri(uri)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+            raise InvalidInput(
+                f"storage '{uri}' cannot be opened: {error}. Use a folder or a URI that pyarrow.fs knows, "
+                "as in s3://bucket/prefix?region=eu-west-1",
+                "LEDGER_INVALID_STORAGE",
+            ) from None
+        self._root = root.rstrip("/")
+
+    def create(self, path: str) -> Sink:
+        return _ObjectSink(self._fs.open_output_stream(f"{self._root}/{path}"))
+
+    def size(self, path: str) -> int:
+        info = self._fs.get_file_info(f"{self._root}/{path}")
+        if info.type != pa.fs.FileType.File:
+            raise self.missing(path)
+        return int(info.size)
+
+    def read(self, path: str, offset: int, length: int) -> pa.Buffer:
+        try:
+            with self._fs.open_input_file(f"{self._root}/{path}") as file:
+                return file.read_at(length, offset)
+        except FileNotFoundError:
+            raise self.missing(path) from None
+        except OSError as error:
+            raise Unavailable(f"cannot read {self.where(path)}: {error}", "LEDGER_STORAGE_UNAVAILABLE") from None
+
+    def map(self, path: str) -> None:
+        return None
+
+    def list(self, folder: str) -> Iterator[str]:
+        selector = pa.fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True, recursive=True)
+        for info in self._fs.get_file_info(selector):
+            if info.type == pa.fs.FileType.File:
+                yield info.path[len(self._root) + 1 :]
+
+    def delete(self, path: str) -> None:
+        self._fs.delete_file(f"{self._root}/{path}")
+
+
+class _ObjectSink(Sink):
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, data: Any) -> int:
+        self._stream.write(data)
+        return memoryview(data).nbytes
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def abandon(self) -> None:
+        # pyarrow completes an upload even when it is dropped: harmless, nothing names the object.
+        self._stream.close()
+
+
+def _fsync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def normalise_uri(text: str) -> str:
+    """One spelling for a storage root, so that two spellings of one place are not two places."""
+    if not text.strip():
+        raise InvalidInput("the option 'storage' is empty: give a folder or a URI", "LEDGER_INVALID_STORAGE")
+    parts = urlsplit(text)
+    if len(parts.scheme) <= 1:
+        return Path(text).expanduser().absolute().as_uri()
+    if parts.scheme == "file":
+        return Path(unquote(parts.path)).as_uri()
+    scheme = {"s3a": "s3", "s3n": "s3"}.get(parts.scheme, parts.scheme)
+    query = f"?{parts.query}" if parts.query else ""
+    return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}{query}"
+
+
+_opened: dict[tuple[int, str], Storage] = {}
+_opening = threading.Lock()
+
+
+def open_storage(uri: str) -> Storage:
+    """One storage per process and root: workers are reused over many tasks, and clients do not survive a fork."""
+    key = (os.getpid(), normalise_uri(uri))
+    with _opening:
+        if key not in _opened:
+            _opened[key] = LocalStorage(key[1]) if key[1].startswith("file:") else ObjectStorage(key[1])
+        return _opened[key]
