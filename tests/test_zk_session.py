@@ -263,6 +263,8 @@ def test_a_wrong_password_is_said_to_be_wrong(namespace: str) -> None:
         stranger.read(KEY)
     assert "guess" not in str(info.value)
     with pytest.raises(InvalidInput, match=r"zookeeper\.password"):
+        stranger.read_many([KEY])
+    with pytest.raises(InvalidInput, match=r"zookeeper\.password"):
         stranger.transact([Put(KEY, Namespace("stolen", 0), 0)])
     assert storage(owner) == "mine"
     owner.close()

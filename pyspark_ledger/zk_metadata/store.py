@@ -42,6 +42,7 @@ from pyspark_ledger.port import (
     Versioned,
 )
 from pyspark_ledger.zk_metadata import codec, paths
+from pyspark_ledger.zk_metadata.multiread import Node, get_many
 from pyspark_ledger.zk_metadata.session import Address, Connection, Lease, split_connect_string
 
 # ZooKeeper closes the connection over a request of 1,048,575 bytes, and says nothing.
@@ -111,8 +112,8 @@ class ZooKeeperMetadata(Metadata):
         return found
 
     def _read_window(self, keys: Sequence[Key[R]]) -> list[Versioned[R] | None]:
-        names = [self._path(key) for key in keys]
-        found = self._retry(names[0], lambda client, deadline: _get_all(client, names, deadline))
+        names = tuple(self._path(key) for key in keys)
+        found = self._retry(names[0], lambda client, deadline: get_many(client, names, deadline.remaining))
         return [_decode(key, path, node) for key, path, node in zip(keys, names, found, strict=True)]
 
     def children(self, key: AnyKey) -> list[AnyKey]:
@@ -138,10 +139,10 @@ class ZooKeeperMetadata(Metadata):
                 if deadline.passed:
                     raise self._unavailable(error) from error
                 self._clock.sleep(min(_RETRY_PAUSE_S, deadline.remaining))
-            except KazooTimeoutError as error:
-                raise self._unavailable(error) from error
             except (NoAuthError, AuthFailedError) as error:
                 raise _access_denied(path) from error
+            except (KazooException, KazooTimeoutError) as error:
+                raise self._unavailable(error) from error
 
     def _attempt(self, connection: Connection, attempt: Callable[[Any, Deadline], T], deadline: Deadline) -> T:
         """A new session may be served by a follower that lags behind what the old one saw: sync it first, and
@@ -245,9 +246,6 @@ class _Watch:
         return hash(self._callback)
 
 
-Node = tuple[bytes, Any]
-
-
 def _get(client: Any, path: str, watch: _Watch | None, deadline: Deadline) -> Node | None:
     while True:
         found = _unless(NoNodeError, client.get_async(path, watch=watch), deadline)
@@ -256,11 +254,6 @@ def _get(client: Any, path: str, watch: _Watch | None, deadline: Deadline) -> No
         # ZooKeeper sets no watch by a get that finds nothing.
         if client.exists_async(path, watch=watch).get(timeout=deadline.remaining) is None:
             return None
-
-
-def _get_all(client: Any, names: Sequence[str], deadline: Deadline) -> list[Node | None]:
-    requests = [client.get_async(path) for path in names]
-    return [cast("Node | None", _unless(NoNodeError, request, deadline)) for request in requests]
 
 
 def _get_children(client: Any, path: str, deadline: Deadline) -> list[str]:
@@ -279,7 +272,7 @@ def _decode(key: Key[R], path: str, node: Node | None) -> Versioned[R] | None:
     if node is None:
         return None
     data, stat = node
-    return Versioned(codec.decode(key, data, path), stat.version)
+    return Versioned(codec.decode(key, data or b"", path), stat.version)
 
 
 def _exact(version: int) -> int:
