@@ -204,8 +204,8 @@ def _resolve(log: Log, attempt: _Attempt, deadline: Deadline) -> bool | None:
         except Unavailable:
             if deadline.passed:
                 raise OutcomeUnknown(
-                    f"topic '{log.topic.name}': commit {attempt.commit.number} was sent and ZooKeeper does not answer any "
-                    "more. It may or may not be in the log; a retry with the same sequence id is safe"
+                    f"topic '{log.topic.name}': commit {attempt.commit.number} was sent, and ZooKeeper does not answer "
+                    "any more. It may or may not be in the log; a retry with the same sequence id is safe"
                 ) from None
             log.clock.sleep(log.clock.jitter(0.2))
             continue
