@@ -132,41 +132,33 @@ def earliest(view: View) -> Position:
 
 
 def share(pieces: list[Slice], target_bytes: int, min_partitions: int) -> list[list[Slice]]:
-    """Cuts a read into partitions: contiguous and in order, balanced by bytes, small entries together and large
-    ones split where their record batches are."""
+    """Cuts a read into partitions: contiguous and in order, balanced by bytes, small entries together. Large entries
+    are cut between their record batches, unless only a cut inside them gives as many partitions as were asked for."""
     total = sum(piece.bytes for piece in pieces)
     rows = sum(piece.rows for piece in pieces)
-    wanted = max(-(-total // max(target_bytes, 1)), min_partitions, 1)
-    quota = max(1, -(-total // wanted))
-    parts: list[list[Slice]] = []
-    current: list[Slice] = []
-    filled = 0
-    fine = rows <= min_partitions * BATCH_ROWS  # then only a cut inside a batch gives that many partitions
+    wanted = min(rows, max(-(-total // target_bytes), min_partitions))
+    parts = _cut_evenly(pieces, total, wanted, BATCH_ROWS)
+    return parts if len(parts) >= min_partitions else _cut_evenly(pieces, rows, wanted, 1)
+
+
+def _cut_evenly(pieces: list[Slice], total: int, wanted: int, grain: int) -> list[list[Slice]]:
+    """``wanted`` parts of equal size at most, cut only at rows that are a multiple of ``grain``. With a grain of one
+    row sizes are counted in rows, so that even rows of a few bytes can be told apart."""
+    parts: list[list[Slice]] = [[]]
+    done, cut = 0, 1
     for piece in pieces:
-        rest: Slice | None = piece
-        while rest is not None:
-            taken, rest = _cut(rest, quota - filled, fine)
-            if taken is not None:
-                current.append(taken)
-                filled += taken.bytes
-            if filled >= quota or (taken is None and current):
-                parts.append(current)
-                current, filled = [], 0
-    if current:
-        parts.append(current)
-    return parts
-
-
-def _cut(piece: Slice, room: int, fine: bool) -> tuple[Slice | None, Slice | None]:
-    """What of a slice goes into ``room`` bytes, and the rest."""
-    if piece.bytes <= room:
-        return piece, None
-    rows = max(1, room * piece.records // piece.file.length)
-    if not fine:
-        boundary = (piece.start + rows + BATCH_ROWS // 2) // BATCH_ROWS * BATCH_ROWS
-        rows = boundary - piece.start
-    if rows <= 0:
-        return None, piece
-    if rows >= piece.rows:
-        return piece, None
-    return piece.first(rows), piece.after(rows)
+        size = piece.rows if grain == 1 else piece.bytes
+        rest = piece
+        while cut < wanted and total * cut // wanted <= done + size:
+            row = piece.start + round((total * cut // wanted - done) * piece.rows / max(size, 1))
+            row = max(rest.start, min(-(-row // grain) * grain if row < piece.stop else row, piece.stop))
+            if row > rest.start:
+                parts[-1].append(rest.first(row - rest.start))
+                rest = rest.after(row - rest.start)
+            if parts[-1]:
+                parts.append([])
+            cut += 1
+        if rest.rows:
+            parts[-1].append(rest)
+        done += size
+    return parts if parts[-1] else parts[:-1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from pyspark_ledger.errors import DataLoss, LedgerError, OutcomeUnknown
+from pyspark_ledger.errors import LedgerError, OutcomeUnknown
 from pyspark_ledger.index import Index, stage_leaf
 from pyspark_ledger.log import Log, View
 from pyspark_ledger.port import Create, DedupKey, Delete, HeadKey, LedgerKey, Put, RootKey, TransactionLost
@@ -64,7 +64,6 @@ def seal(log: Log) -> View:
     except (TransactionLost, OutcomeUnknown):
         pass  # the head tells what happened, whoever did it
     view = log.refresh(sync=True)
-    check_index(log, view)
     sweep(log, view)
     return view
 
@@ -85,16 +84,3 @@ def _delete_ledger(log: Log, ledger: LedgerKey) -> None:
     for start in range(0, len(commits), size):
         log.metadata.transact([Delete(key) for key in commits[start : start + size]])
     log.metadata.transact([Delete(ledger)])
-
-
-def check_index(log: Log, view: View) -> None:
-    """An index that reaches the open ledger can only mean that ZooKeeper is older than the files."""
-    if not view.head.index:
-        return
-    rows = log.files.fetch(view.head.index[0])
-    if rows and rows[-1]["ledger"] >= view.head.ledger:
-        raise DataLoss(
-            f"topic '{view.head.name}': the index reaches ledger {rows[-1]['ledger']}, but ledger {view.head.ledger} "
-            "is open: ZooKeeper was set back to an older state. Writers stop until it is repaired",
-            "LEDGER_SET_BACK",
-        )

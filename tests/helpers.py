@@ -1,0 +1,72 @@
+"""Small things that many tests need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pyspark_ledger import append as protocol
+from pyspark_ledger import scan, topics
+from pyspark_ledger import schema as schemas
+from pyspark_ledger.clock import SYSTEM_CLOCK, Clock
+from pyspark_ledger.dedup import Claim
+from pyspark_ledger.entryfile import EntryReader, EntryWriter
+from pyspark_ledger.limits import Limits
+from pyspark_ledger.log import Log
+from pyspark_ledger.memory import Faults, MemoryMetadata, MemoryServer
+from pyspark_ledger.port import Metadata
+from pyspark_ledger.position import Position
+from pyspark_ledger.records import Entry
+from pyspark_ledger.storage import Storage, open_storage
+
+SCHEMA = pa.schema([pa.field("n", pa.int64())])
+SMALL = Limits(commits_per_ledger=4, index_fanout=3, nodes_per_delete=3, inline_entries=2, append_deadline_s=5.0)
+
+
+class World:
+    """One server, one storage, and as many processes as a test wants: each ``log()`` is a process of its own."""
+
+    def __init__(self, folder: Path, limits: Limits = SMALL, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.server = MemoryServer()
+        self.storage: Storage = open_storage(str(folder))
+        self.limits, self.clock = limits, clock
+        self.topic = topics.create_topic(self.metadata(), "t", SCHEMA, clock=clock)
+
+    def metadata(self, faults: Faults | None = None) -> Metadata:
+        return MemoryMetadata(self.server, faults, self.clock)
+
+    def log(self, faults: Faults | None = None, *, watch: bool = False) -> Log:
+        return Log(self.metadata(faults), self.storage, self.topic, limits=self.limits, clock=self.clock, watch=watch)
+
+    def read(self) -> list[int]:
+        return [n for n, _ in read(self.log())]
+
+    def files(self) -> set[str]:
+        return set(self.storage.list(self.topic.uuid))
+
+
+def stage(log: Log, *numbers: int, epoch: int | None = None) -> Entry:
+    """One durable entry file, as a task leaves it."""
+    gc_epoch = log.view().head.gc_epoch if epoch is None else epoch
+    writer = EntryWriter(log.storage, log.topic.uuid, gc_epoch, SCHEMA, clock=log.clock)
+    writer.write(pa.RecordBatch.from_pydict({"n": list(numbers)}, schema=SCHEMA))
+    entry = writer.close()
+    assert entry is not None
+    return entry
+
+
+def append(log: Log, *numbers: int, claim: Claim | None = None, **batch: Any) -> protocol.Appended:
+    entries = (stage(log, *numbers),)
+    return protocol.append(log, protocol.Batch(log.clock.new_id(), entries, SCHEMA, claim=claim, **batch))
+
+
+def read(log: Log) -> Iterator[tuple[int, Position]]:
+    view = log.refresh(sync=True)
+    for piece in scan.slices(log, view, scan.earliest(view), view.head.end):
+        for first, batch in EntryReader(log.storage, log.topic.uuid, piece.file).batches(piece.start, piece.stop):
+            rows = schemas.project(batch, SCHEMA).column("n").to_pylist()
+            for index, number in enumerate(rows, first):
+                yield number, Position(piece.ledger, piece.entry, index)
