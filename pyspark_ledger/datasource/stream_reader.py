@@ -75,19 +75,21 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = self._begin() if at is None else at.position
         if at is not None and self._is_lost(log, view, begin):
             return Offset(log.topic.uuid, view.head.end, None, at.revision, at.epoch).to_json()
+        # Spark takes any first answer for a batch 0, even an empty one: it then fixes where the query begins.
+        nothing_new = start if at is not None else Offset(log.topic.uuid, begin, begin).to_json()
         end = min(p for p in (view.head.end, self._stop, self._target) if p is not None)
         if begin >= end:
-            return start
+            return nothing_new
         everything = isinstance(limit, ReadAllAvailable)
         if not everything and self._waits_for_more(log, view, begin, end):
-            return start
+            return nothing_new
         position, rows = scan.advance(
             log, view, begin, end,
             None if everything else self._options.max_rows,
             None if everything else self._options.max_bytes,
         )  # fmt: skip
         if rows == 0:
-            return start  # a ledger was sealed: another spelling of the same place
+            return nothing_new  # a ledger was sealed: another spelling of the same place
         self._last_batch_at = log.clock.monotonic()
         return Offset(log.topic.uuid, position, begin if at is None else None).to_json()
 
