@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+from pyspark.errors import PySparkTypeError
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
@@ -75,10 +76,24 @@ def topic_schema(options: ReadOptions) -> StructType:
     return schema
 
 
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Spark's schema as Arrow's; where Arrow has no such type, Spark does not say which column it is."""
+    for field in schema:
+        try:
+            to_arrow_schema(StructType([field]), timezone="UTC")
+        except (PySparkTypeError, ValueError) as error:
+            raise InvalidInput(
+                f"column '{field.name}' has the type {field.dataType.simpleString()}, which Arrow does not carry "
+                f"({error}): cast it or leave it out",
+                "LEDGER_INVALID_SCHEMA",
+            ) from None
+    return to_arrow_schema(schema, timezone="UTC")
+
+
 def check_asked_schema(log: Log, schema: StructType) -> None:
     """Spark hands on what the user gave to .schema() unchecked, so this is where a wrong one is found."""
     topic = _current_schema(log)
-    for field in to_arrow_schema(schema, timezone="UTC"):
+    for field in arrow_schema(schema):
         if field.name == METADATA and METADATA not in topic.names:
             continue
         projection(topic, [field.name], log.topic.name)

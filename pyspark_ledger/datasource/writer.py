@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pyspark_ledger import schema as schemas
@@ -24,6 +23,7 @@ from pyspark_ledger.client import LedgerClient, shared_client
 from pyspark_ledger.clock import SYSTEM_CLOCK
 from pyspark_ledger.datasource.checkpoint import Checkpoint
 from pyspark_ledger.datasource.options import WriteOptions
+from pyspark_ledger.datasource.planning import arrow_schema
 from pyspark_ledger.dedup import Claim
 from pyspark_ledger.entryfile import EntryWriter
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
@@ -151,7 +151,7 @@ def plan_batch_write(options: WriteOptions, schema: StructType, overwrite: bool)
 def _plan(options: WriteOptions, schema: StructType, overwrite: bool) -> WritePlan:
     if overwrite:
         raise InvalidInput('a ledger is append only: use outputMode("append") or mode("append")', "LEDGER_APPEND_ONLY")
-    incoming = schemas.canonical(to_arrow_schema(schema, timezone="UTC"))
+    incoming = schemas.canonical(arrow_schema(schema))
     log = writer_log(options, incoming)
     view = log.view(FRESH_S)
     merged = schemas.merge(log.schema(view.head.schema_id), incoming, may_add=options.merge_schema)
