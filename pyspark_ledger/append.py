@@ -24,6 +24,8 @@ from pyspark_ledger.records import Commit, Entry, FileRef, Head, Schema
 
 logger = logging.getLogger(__name__)
 
+STAGED_TOO_LONG_AGO = "LEDGER_STAGED_TOO_LONG_AGO"
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -162,7 +164,7 @@ def check_epochs(head: Head, files: Iterable[FileRef]) -> None:
             raise Conflict(
                 f"topic '{head.name}': the batch was staged in gc epoch {file.epoch}, it is {head.gc_epoch} now, and "
                 "its files may be gone: write it again",
-                "LEDGER_STAGED_TOO_LONG_AGO",
+                STAGED_TOO_LONG_AGO,
             )
         if file.epoch > head.gc_epoch:
             raise DataLoss(

@@ -4,6 +4,9 @@ First raise the gc epoch in the head, then read every reference, then delete unn
 last but one. A commit that would name such a file is refused from the moment the epoch is raised, so whatever is
 unnamed then stays unnamed. Files of one epoch can be named only by commits made in it or in the next, so gc reads
 the commits since the oldest epoch it has not finished, not the whole log.
+
+A seal supersedes a few files: the open node of the index, the dedup snapshot. Whoever looks at an older head still
+reads those, so they go only when gc has run once more since they were superseded.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from pyspark_ledger import names
-from pyspark_ledger.errors import Conflict, DataLoss, OutcomeUnknown
+from pyspark_ledger.errors import Conflict, CorruptData, DataLoss, OutcomeUnknown
 from pyspark_ledger.index import Index
 from pyspark_ledger.log import Log, View
 from pyspark_ledger.port import DedupKey, HeadKey, Put, TransactionLost
@@ -32,17 +35,50 @@ class Collected:
 
 def collect(log: Log, *, dry_run: bool = False) -> Collected:
     """Two runs after a file was left behind, it is gone: writers get a whole epoch to name what they staged."""
-    view = log.refresh(sync=True) if dry_run else _raise_epoch(log)
+    view = log.refresh(sync=True)
+    doomed = _superseded(log, view)
+    if not dry_run:
+        _delete(log, doomed)
+        view = _raise_epoch(log)
     limit = view.head.gc_epoch - 1  # files of this epoch and newer can still be named
     candidates = dict(_staged(log, view.head.gc_floor, limit, view.head.gc_epoch))
     named = {ref.uid for ref in _references(log, view)}
-    doomed = tuple(path for uid, path in sorted(candidates.items()) if uid not in named)
+    unnamed = [path for uid, path in sorted(candidates.items()) if uid not in named]
     if not dry_run:
-        for path in doomed:
-            log.storage.delete(path)
+        _delete(log, unnamed)
         _raise_floor(log, limit)
-        logger.info("gc topic=%s epoch=%d deleted=%d", view.head.name, view.head.gc_epoch, len(doomed))
-    return Collected(view.head.gc_epoch, doomed)
+        logger.info("gc topic=%s epoch=%d deleted=%d", view.head.name, view.head.gc_epoch, len(doomed) + len(unnamed))
+    return Collected(view.head.gc_epoch, tuple(sorted({*doomed, *unnamed})))
+
+
+def _superseded(log: Log, view: View) -> list[str]:
+    """What was replaced before gc last ran."""
+    alive = {*view.head.gc_kept, *_replaceable(log, view.head)}
+    return [
+        names.staged_file(log.topic.uuid, ref.epoch, ref.uid)
+        for ref in view.head.gc_kept_before
+        if ref not in alive and not _moved_up(log, ref)
+    ]
+
+
+def _moved_up(log: Log, ref: FileRef) -> bool:
+    """A node of the index that is full is not replaced: it becomes a row of the level above."""
+    try:
+        rows = log.files.fetch(ref)
+    except CorruptData:
+        return False  # gone already: an earlier run was cut off
+    return "level" in rows[0] and len(rows) >= log.limits.index_fanout
+
+
+def _replaceable(log: Log, head: Head) -> tuple[FileRef, ...]:
+    dedup = log.metadata.read(DedupKey(head.uuid))
+    snapshot = dedup.record.producers_file if dedup else None
+    return (*head.index, snapshot) if snapshot else head.index
+
+
+def _delete(log: Log, paths: list[str]) -> None:
+    for path in paths:
+        log.storage.delete(path)
 
 
 def _staged(log: Log, floor: int, limit: int, epoch: int) -> Iterator[tuple[bytes, str]]:
@@ -69,9 +105,8 @@ def _references(log: Log, view: View) -> Iterator[FileRef]:
             yield commit.entries_file
         yield from (entry.file for entry in log.entries(commit))
     yield from Index(log.files, view.head.index).references(first)
-    dedup = log.metadata.read(DedupKey(view.head.uuid))
-    if dedup is not None and dedup.record.producers_file is not None:
-        yield dedup.record.producers_file
+    yield from _replaceable(log, view.head)
+    yield from (*view.head.gc_kept, *view.head.gc_kept_before)
 
 
 def _commits_since(log: Log, view: View, number: int) -> Iterator[Commit]:
@@ -84,7 +119,13 @@ def _commits_since(log: Log, view: View, number: int) -> Iterator[Commit]:
 
 def _raise_epoch(log: Log) -> View:
     def raised(head: Head) -> Head:
-        return replace(head, gc_epoch=head.gc_epoch + 1, gc_marks=(*head.gc_marks, head.next_commit))
+        return replace(
+            head,
+            gc_epoch=head.gc_epoch + 1,
+            gc_marks=(*head.gc_marks, head.next_commit),
+            gc_kept=_replaceable(log, head),
+            gc_kept_before=head.gc_kept,
+        )
 
     return _change_head(log, raised)
 

@@ -20,7 +20,7 @@ from pyspark_ledger.errors import CorruptData, DataLoss, NotFound
 from pyspark_ledger.files import TopicFiles
 from pyspark_ledger.index import Index
 from pyspark_ledger.limits import DEFAULT_LIMITS, Limits
-from pyspark_ledger.port import CommitKey, DedupKey, HeadKey, Metadata, SchemaKey, Versioned
+from pyspark_ledger.port import CommitKey, DedupKey, HeadKey, Key, Metadata, R, SchemaKey, Versioned
 from pyspark_ledger.position import Position
 from pyspark_ledger.records import Commit, Entry, Head, Topic
 from pyspark_ledger.storage import Storage
@@ -79,9 +79,9 @@ class Log:
                 self.metadata.sync()
             self._hinted = False
             found = self.metadata.read(HeadKey(self.topic.uuid), self._hint if self._watch else None)
-            if found is None:
+            if found is None and attempt:
                 raise self._gone()
-            if self._view is not None and found.version < self._view.version:
+            if found is None or (self._view is not None and found.version < self._view.version):
                 continue  # a new session answered from the past
             commits = self._open_commits(found.record)
             if commits is not None:
@@ -110,6 +110,16 @@ class Log:
         found = self.metadata.read_many([CommitKey(head.uuid, head.ledger, n) for n in numbers])
         new = tuple(node.record for node in found if node is not None)
         return (*known, *new) if len(new) == len(found) else None
+
+    def _read(self, key: Key[R]) -> R:
+        """A record that a topic always has. What a stale server has not seen yet is not gone."""
+        found = self.metadata.read(key)
+        if found is None:
+            self.metadata.sync()
+            found = self.metadata.read(key)
+        if found is None:
+            raise self._gone()
+        return found.record
 
     def _hint(self) -> None:
         self._hinted = True
@@ -169,10 +179,8 @@ class Log:
 
     def schema(self, schema_id: int) -> pa.Schema:
         if schema_id not in self._schemas:
-            found = self.metadata.read(SchemaKey(self.topic.uuid, schema_id))
-            if found is None:
-                raise self._gone()
-            self._schemas[schema_id] = schemas.from_bytes(found.record.arrow)
+            record = self._read(SchemaKey(self.topic.uuid, schema_id))
+            self._schemas[schema_id] = schemas.from_bytes(record.arrow)
         return self._schemas[schema_id]
 
     def producers(self) -> tuple[View, dedup.Producers]:
@@ -193,10 +201,7 @@ class Log:
         raise CorruptData(f"topic '{self.topic.name}': its dedup snapshot does not belong to its head")
 
     def _load_producers(self) -> dedup.Producers:
-        found = self.metadata.read(DedupKey(self.topic.uuid))
-        if found is None:
-            raise self._gone()
-        return dedup.load(found.record, self.files, self.limits)
+        return dedup.load(self._read(DedupKey(self.topic.uuid)), self.files, self.limits)
 
 
 def _ending_after(commits: list[Commit] | tuple[Commit, ...], position: Position) -> Iterator[Commit]:

@@ -8,12 +8,14 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_ledger import schema as schemas
-from pyspark_ledger.append import Appended, Batch, append
+from pyspark_ledger.append import STAGED_TOO_LONG_AGO, Appended, Batch, append
 from pyspark_ledger.entryfile import EntryWriter
-from pyspark_ledger.errors import InvalidInput
+from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.log import Log
+from pyspark_ledger.records import Entry
 
 FLUSH_ROWS = 10_000
+_STAGINGS = 5
 FRESH_S = 5.0  # how old the cached head may be when a file is staged under its gc epoch
 COMPRESSIONS: dict[str, str | None] = {"lz4": "lz4", "zstd": "zstd", "none": None}
 
@@ -79,12 +81,21 @@ class Producer:
             self._closed = True
 
     def _append(self, batches: list[pa.RecordBatch], schema: pa.Schema) -> Appended:
-        view = self._log.view(FRESH_S)
         incoming = schemas.canonical(schema)
         target = schemas.written(schemas.merge(self._schema(), incoming, may_add=False), incoming)
-        writer = EntryWriter(
-            self._log.storage, self._log.topic.uuid, view.head.gc_epoch, target, self._compression, self._log.clock
-        )
+        for attempt in range(_STAGINGS):
+            try:
+                entry = self._stage(batches, target)
+                return append(self._log, Batch(self._log.clock.new_id(), (entry,), target, producer=self.name))
+            except Conflict as conflict:  # gc ran twice since the file was staged
+                if conflict.code != STAGED_TOO_LONG_AGO or attempt == _STAGINGS - 1:
+                    raise
+                self._log.refresh(sync=True)
+        raise AssertionError("not reached")
+
+    def _stage(self, batches: list[pa.RecordBatch], target: pa.Schema) -> Entry:
+        epoch = self._log.view(FRESH_S).head.gc_epoch
+        writer = EntryWriter(self._log.storage, self._log.topic.uuid, epoch, target, self._compression, self._log.clock)
         try:
             for batch in batches:
                 writer.write(schemas.conform(batch, target))
@@ -94,7 +105,7 @@ class Producer:
             raise
         if entry is None:
             raise InvalidInput("there is no row in the batch")
-        return append(self._log, Batch(self._log.clock.new_id(), (entry,), target, producer=self.name))
+        return entry
 
     def _schema(self) -> pa.Schema:
         return self._log.schema(self._log.view().head.schema_id)

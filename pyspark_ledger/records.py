@@ -84,6 +84,8 @@ class Head:
     gc_floor: int  # files of older epochs have all been looked at
     gc_marks: tuple[int, ...]  # first commit number of each epoch from gc_floor to gc_epoch
     index: tuple[FileRef, ...] = ()  # the right edge of the tree over sealed ledgers, lowest level first
+    gc_kept: tuple[FileRef, ...] = ()  # what could be superseded, as it was when gc last raised the epoch
+    gc_kept_before: tuple[FileRef, ...] = ()  # and the time before
 
     @property
     def end(self) -> Position:

@@ -74,8 +74,11 @@ def merge(topic: pa.Schema, incoming: pa.Schema, *, may_add: bool) -> pa.Schema:
     """
     problems: list[str] = []
     added: list[pa.Field] = []
+    spelled = {name.lower(): name for name in topic.names}
     for field in incoming:
-        if field.name not in topic.names:
+        if spelled.get(field.name.lower(), field.name) != field.name:
+            problems.append(f"! {_show(field)}: the topic spells it {spelled[field.name.lower()]}")
+        elif field.name not in topic.names:
             added.append(field.with_nullable(True))
             if not may_add:
                 problems.append(f"+ {_show(field)}: not in the topic; option mergeSchema=true would add it")

@@ -33,9 +33,10 @@ def is_full(log: Log, view: View) -> bool:
 def seal(log: Log) -> View:
     """Seals the open ledger and opens the next; returns the new view. Whoever loses the race has nothing to do:
     the ledger is sealed either way."""
+    log.refresh(sync=True)  # what an old picture names may be superseded, and gone
     view, producers = log.producers()
     head = view.head
-    if not view.open_commits:
+    if not is_full(log, view):
         return view
     leaf = stage_leaf(log.files, list(view.open_commits), head.gc_epoch)
     spine = Index(log.files, head.index).extended(leaf, head.gc_epoch, log.limits.index_fanout)

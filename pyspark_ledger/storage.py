@@ -6,6 +6,7 @@ durable before anything names them.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import threading
@@ -194,7 +195,8 @@ class ObjectStorage(Storage):
                 yield info.path[len(self._root) + 1 :]
 
     def delete(self, path: str) -> None:
-        self._fs.delete_file(f"{self._root}/{path}")
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.delete_file(f"{self._root}/{path}")
 
 
 class _ObjectSink(Sink):

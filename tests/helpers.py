@@ -14,6 +14,7 @@ from pyspark_ledger import schema as schemas
 from pyspark_ledger.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.dedup import Claim
 from pyspark_ledger.entryfile import EntryReader, EntryWriter
+from pyspark_ledger.errors import Conflict
 from pyspark_ledger.limits import Limits
 from pyspark_ledger.log import Log
 from pyspark_ledger.memory import Faults, MemoryMetadata, MemoryServer
@@ -59,8 +60,15 @@ def stage(log: Log, *numbers: int, epoch: int | None = None) -> Entry:
 
 
 def append(log: Log, *numbers: int, claim: Claim | None = None, **batch: Any) -> protocol.Appended:
-    entries = (stage(log, *numbers),)
-    return protocol.append(log, protocol.Batch(log.clock.new_id(), entries, SCHEMA, claim=claim, **batch))
+    """Stages and appends; a batch that gc overtook is staged again, as writers do."""
+    while True:
+        entries = (stage(log, *numbers),)
+        try:
+            return protocol.append(log, protocol.Batch(log.clock.new_id(), entries, SCHEMA, claim=claim, **batch))
+        except Conflict as conflict:
+            if conflict.code != "LEDGER_STAGED_TOO_LONG_AGO":
+                raise
+            log.refresh(sync=True)
 
 
 def read(log: Log) -> Iterator[tuple[int, Position]]:

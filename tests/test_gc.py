@@ -58,7 +58,7 @@ def test_long_lists_index_files_and_snapshots_survive_any_number_of_runs_I12(wor
             protocol.append(log, protocol.Batch(log.clock.new_id(), entries, SCHEMA))
         if number % 5 == 0:
             gc.collect(world.log())
-            expected = [n for n in range(number + 1)]
+            expected = list(range(number + 1))
             assert [n for n in world.read() if n < 100] == expected
 
 

@@ -111,7 +111,7 @@ def test_partitions_are_contiguous_complete_and_at_least_as_many_as_asked(entrie
     assert flat == sorted(flat)
     assert sum(p.rows for part in parts for p in part) == sum(p.rows for p in pieces)
     for before, after in zip(
-        (p for part in parts for p in part), list(p for part in parts for p in part)[1:], strict=False
+        (p for part in parts for p in part), [p for part in parts for p in part][1:], strict=False
     ):
         assert after.begin == before.end
     assert all(part for part in parts)

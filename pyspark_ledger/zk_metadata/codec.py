@@ -183,6 +183,8 @@ def _dump_head(head: Head) -> pb.Head:
         gc_floor=head.gc_floor,
         gc_marks=head.gc_marks,
         index=[_dump_file(file) for file in head.index],
+        gc_kept=[_dump_file(file) for file in head.gc_kept],
+        gc_kept_before=[_dump_file(file) for file in head.gc_kept_before],
     )
 
 
@@ -204,6 +206,8 @@ def _load_head(head: pb.Head) -> Head:
         gc_floor=head.gc_floor,
         gc_marks=tuple(head.gc_marks),
         index=tuple(_load_file(file) for file in head.index),
+        gc_kept=tuple(_load_file(file) for file in head.gc_kept),
+        gc_kept_before=tuple(_load_file(file) for file in head.gc_kept_before),
     )
 
 

@@ -92,7 +92,7 @@ class Commit(_message.Message):
     def __init__(self, format: _Optional[int] = ..., number: _Optional[int] = ..., id: _Optional[bytes] = ..., ledger: _Optional[int] = ..., first_entry: _Optional[int] = ..., entry_count: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., records_before: _Optional[int] = ..., size_before: _Optional[int] = ..., publish_ms: _Optional[int] = ..., schema_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., entries_file: _Optional[_Union[FileRef, _Mapping]] = ..., producer: _Optional[str] = ..., query: _Optional[_Union[Name, _Mapping]] = ..., run: _Optional[_Union[Name, _Mapping]] = ..., sequence: _Optional[int] = ..., digest: _Optional[bytes] = ..., forget: bool = ...) -> None: ...
 
 class Head(_message.Message):
-    __slots__ = ("format", "uuid", "name", "schema_id", "ledger", "ledger_first_commit", "ledger_opened_ms", "ledger_bytes", "next_commit", "next_entry", "last_publish_ms", "records", "size", "gc_epoch", "gc_floor", "gc_marks", "index")
+    __slots__ = ("format", "uuid", "name", "schema_id", "ledger", "ledger_first_commit", "ledger_opened_ms", "ledger_bytes", "next_commit", "next_entry", "last_publish_ms", "records", "size", "gc_epoch", "gc_floor", "gc_marks", "index", "gc_kept", "gc_kept_before")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +110,8 @@ class Head(_message.Message):
     GC_FLOOR_FIELD_NUMBER: _ClassVar[int]
     GC_MARKS_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
+    GC_KEPT_FIELD_NUMBER: _ClassVar[int]
+    GC_KEPT_BEFORE_FIELD_NUMBER: _ClassVar[int]
     format: int
     uuid: Name
     name: str
@@ -127,7 +129,9 @@ class Head(_message.Message):
     gc_floor: int
     gc_marks: _containers.RepeatedScalarFieldContainer[int]
     index: _containers.RepeatedCompositeFieldContainer[FileRef]
-    def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ..., name: _Optional[str] = ..., schema_id: _Optional[int] = ..., ledger: _Optional[int] = ..., ledger_first_commit: _Optional[int] = ..., ledger_opened_ms: _Optional[int] = ..., ledger_bytes: _Optional[int] = ..., next_commit: _Optional[int] = ..., next_entry: _Optional[int] = ..., last_publish_ms: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., gc_epoch: _Optional[int] = ..., gc_floor: _Optional[int] = ..., gc_marks: _Optional[_Iterable[int]] = ..., index: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ...) -> None: ...
+    gc_kept: _containers.RepeatedCompositeFieldContainer[FileRef]
+    gc_kept_before: _containers.RepeatedCompositeFieldContainer[FileRef]
+    def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ..., name: _Optional[str] = ..., schema_id: _Optional[int] = ..., ledger: _Optional[int] = ..., ledger_first_commit: _Optional[int] = ..., ledger_opened_ms: _Optional[int] = ..., ledger_bytes: _Optional[int] = ..., next_commit: _Optional[int] = ..., next_entry: _Optional[int] = ..., last_publish_ms: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., gc_epoch: _Optional[int] = ..., gc_floor: _Optional[int] = ..., gc_marks: _Optional[_Iterable[int]] = ..., index: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept_before: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ...) -> None: ...
 
 class ProducerState(_message.Message):
     __slots__ = ("name", "sequence", "query", "run", "past_runs", "digest", "records", "publish_ms")
