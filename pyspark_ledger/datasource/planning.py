@@ -53,6 +53,7 @@ class LedgerPartition(InputPartition):
     slices: tuple[Slice, ...]
     revision: int = 0
     epoch: int = 0
+    own_metadata: bool = False  # the topic itself has a column of that name
 
 
 def open_log(options: ReadOptions, *, watch: bool) -> Log:
@@ -135,8 +136,9 @@ def plan(log: Log, pieces: list[Slice], min_partitions: int) -> Sequence[LedgerP
     total = sum(piece.bytes for piece in pieces)
     per_core = total // (os.cpu_count() or 1)
     target = min(PARTITION_BYTES, max(SMALL_PARTITION_BYTES, per_core))
+    own = METADATA in _current_schema(log).names
     return [
-        LedgerPartition(log.storage.uri, log.topic.uuid, log.topic.name, tuple(part))
+        LedgerPartition(log.storage.uri, log.topic.uuid, log.topic.name, tuple(part), own_metadata=own)
         for part in share(pieces, target, min_partitions)
     ]
 
@@ -144,7 +146,7 @@ def plan(log: Log, pieces: list[Slice], min_partitions: int) -> Sequence[LedgerP
 def read_partition(partition: LedgerPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Runs on executors: Arrow batches in Spark's schema, verified as they are read."""
     target = to_arrow_schema(schema, timezone="UTC")
-    data = pa.schema([field for field in target if field.name != METADATA])
+    data = pa.schema([field for field in target if field.name != METADATA or partition.own_metadata])
     storage = open_storage(partition.storage)
     for piece in partition.slices:
         entry = EntryReader(storage, partition.uuid, piece.file, data.names)
