@@ -89,7 +89,9 @@ def to_expression(condition: Filter) -> pc.Expression | None:
     if isinstance(condition, spark.IsNull):
         return column.is_null()
     if isinstance(condition, spark.In):
-        return column.isin(list(condition.value))
+        # In SQL a null is never in a list; Arrow finds null in a list with null, and tells -0.0 from 0.0.
+        values = [value for value in condition.value if value is not None]
+        return column.isin(values) if values and not any(isinstance(value, float) for value in values) else None
     compare = _COMPARISONS.get(type(condition))
     value = getattr(condition, "value", None)
     # NaN compares differently in Spark and in Arrow.
