@@ -73,6 +73,8 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log, view = self._current()
         at = None if offsets.is_initial(start) else offsets.parse(start, log.topic)
         begin = self._begin() if at is None else at.position
+        if begin > view.head.end:
+            view = log.refresh(sync=True)  # the server that answered first may be behind
         if at is not None and self._is_lost(log, view, begin):
             return Offset(log.topic.uuid, view.head.end, None, at.revision, at.epoch).to_json()
         # Spark takes any first answer for a batch 0, even an empty one: it then fixes where the query begins.
