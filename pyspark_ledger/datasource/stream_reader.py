@@ -79,7 +79,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return Offset(log.topic.uuid, view.head.end, None, at.revision, at.epoch).to_json()
         # Spark takes any first answer for a batch 0, even an empty one: it then fixes where the query begins.
         nothing_new = start if at is not None else Offset(log.topic.uuid, begin, begin).to_json()
-        end = min(p for p in (view.head.end, self._stop, self._target) if p is not None)
+        end = min(p for p in (view.head.end, self._ending(log, view), self._target) if p is not None)
         if begin >= end:
             return nothing_new
         everything = isinstance(limit, ReadAllAvailable)
@@ -133,10 +133,16 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._opened is None:
             log = open_log(self._options, watch=True)
             check_asked_schema(log, self._schema)
-            view = log.view()
-            self._stop = resolve(log, view, self._options.end) if self._options.end else None
+            self._ending(log, log.view())
             self._opened = log
         return self._opened
+
+    def _ending(self, log: Log, view: View) -> Position | None:
+        """Where the options say the query ends. A time to which nothing was published yet is no end yet."""
+        end = self._options.end
+        if self._stop is None and end is not None and (end.publish_ms or 0) <= view.head.last_publish_ms:
+            self._stop = resolve(log, view, end)
+        return self._stop
 
     def _current(self) -> tuple[Log, View]:
         """From memory: Spark asks every few milliseconds. A watch says when to look, a poll now and then backs it."""
