@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from pyspark_ledger import names
+from pyspark_ledger.datasource.offsets import FORMAT
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.position import Position
 
@@ -208,12 +209,18 @@ def _offset_bound(option: str, text: str) -> Bounds:
     if word.lower() in ("earliest", "latest"):
         return Bounds(word=word.lower())
     try:
-        if word.startswith("{"):
-            offset = json.loads(word)
-            return Bounds(position=Position.parse(offset["pos"]), uuid=str(offset.get("topic", "")))
-        return Bounds(position=Position.parse(word))
-    except (ValueError, KeyError, InvalidInput):
+        offset: dict[str, Any] = json.loads(word) if word.startswith("{") else {"pos": word}
+        newer = offset.get("v", FORMAT) > FORMAT
+        bounds = None if newer else Bounds(position=Position.parse(offset["pos"]), uuid=str(offset.get("topic", "")))
+    except (ValueError, KeyError, TypeError, AttributeError, InvalidInput):
         raise invalid(option, text, "use earliest, latest, a position such as 3:17:0, or an offset's JSON") from None
+    if bounds is None:
+        raise InvalidInput(
+            f"option '{option}' is an offset of format {offset['v']}, this version knows {FORMAT}: upgrade "
+            "pyspark-ledger",
+            "LEDGER_NEWER_FORMAT",
+        )
+    return bounds
 
 
 def _timestamp(option: str, text: str) -> int:
