@@ -1,0 +1,66 @@
+"""The examples do what they say, and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+MARK = "LEDGER_TEST_MARK"
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_demo_kills_a_stream_and_proves_exactly_once(tmp_path: Path) -> None:
+    story = run("-m", "examples.demo", scratch=tmp_path)
+    numbers = {name: int(number.replace(",", "")) for name, number in re.findall(r"^ +(\w+) +([\d,]+)$", story, re.M)}
+    assert numbers["expected"] == numbers["found"] == numbers["distinct"] > 0
+    assert numbers["duplicates"] == numbers["lost"] == 0
+    assert story.count("kill -9") == 2
+    assert "the sink must take it" in story
+    assert "the sink must add nothing" in story
+    assert "by 3 runs of one query" in story
+    assert "Exactly once: nothing lost, nothing doubled." in story
+    assert "WARN" not in story
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_quickstart_writes_and_reads_in_every_way(tmp_path: Path) -> None:
+    printed = run("examples/quickstart.py", scratch=tmp_path)
+    assert "orders: 1000" in printed
+    assert "of customer 3: 143" in printed
+    assert "last order: 0:2:0 {'order_id': 1000, 'customer': 3, 'cents': 99}" in printed
+
+
+def run(*arguments: str, scratch: Path) -> str:
+    """Runs an example as a user would, expects success, and that every process it started ends with it."""
+    mark = secrets.token_hex(8)
+    environment = os.environ | {MARK: mark, "TMPDIR": str(scratch)}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    deadline = time.monotonic() + 20
+    while left := processes(mark):
+        assert time.monotonic() < deadline, f"still running: {left}"
+        time.sleep(0.05)
+    return done.stdout
+
+
+def processes(mark: str) -> list[str]:
+    """Those that were started with the mark in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
