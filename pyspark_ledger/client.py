@@ -26,7 +26,6 @@ from pyspark_ledger.producer import Producer
 from pyspark_ledger.reader import Bound, Reader
 from pyspark_ledger.records import ProducerState, Topic
 from pyspark_ledger.storage import Storage, open_storage
-from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
 
 DEFAULT_ZOOKEEPER = "127.0.0.1:2181"
 
@@ -47,7 +46,7 @@ class LedgerClient:
     ) -> None:
         self.zookeeper = zookeeper or os.environ.get("LEDGER_ZOOKEEPER") or DEFAULT_ZOOKEEPER
         self._asked_storage = storage or os.environ.get("LEDGER_STORAGE")
-        self._metadata = metadata or ZooKeeperMetadata(self.zookeeper, timeout_s=timeout_s, password=password)
+        self._metadata = metadata or _connect(self.zookeeper, timeout_s, password)
         self._limits, self._clock = limits, clock
         self._storage: Storage | None = None
 
@@ -138,6 +137,13 @@ class LedgerClient:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _connect(zookeeper: str, timeout_s: float, password: str | None) -> Metadata:
+    # Imported here, because executors import this module and have no use for a ZooKeeper client.
+    from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
+
+    return ZooKeeperMetadata(zookeeper, timeout_s=timeout_s, password=password)
 
 
 _shared: dict[tuple[int, str, str | None, str | None], LedgerClient] = {}
