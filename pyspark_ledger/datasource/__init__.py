@@ -6,6 +6,7 @@ readers and writers are loaded when they are asked for.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -63,4 +64,17 @@ class LedgerDataSource(DataSource):
 
 def register(spark: SparkSession) -> None:
     """Registers ``format("ledger")`` by hand: needed only where the package is not installed, as with --py-files."""
-    spark.dataSource.register(LedgerDataSource)
+    archive = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    context = getattr(spark, "sparkContext", None)  # a Connect session has none
+    if context is None or os.path.isdir(archive):
+        spark.dataSource.register(LedgerDataSource)
+        return
+    # Spark tells every Python process where the --py-files are, but for the one that plans a stream, which it sends
+    # to a folder that does not exist. That process, too, gets the environment of this moment.
+    environment = dict(context.environment)
+    paths = [archive, environment.get("PYTHONPATH")]
+    context.environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    try:
+        spark.dataSource.register(LedgerDataSource)
+    finally:
+        context.environment = environment
