@@ -6,6 +6,7 @@ look, in every session, so this module loads nothing until a name is asked for.
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from pyspark_ledger.position import Position as Position
 
 __version__ = "0.1.0"
+
+# Silent unless the application configures logging: without this Python prints warnings to stderr.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 _HOMES = {
     "DefaultSource": ("pyspark_ledger.datasource", "LedgerDataSource"),

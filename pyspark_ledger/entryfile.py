@@ -129,11 +129,12 @@ class EntryReader:
         self._path = names.staged_file(uuid, file.epoch, file.uid)
         self._file = file
         self._source = _MappedSource.open(storage, self._path, file) or _FetchedSource(storage, self._path, file)
-        self._batches = self._open_tail()
-        schema = self._arrow().schema
-        self._fields = [
-            i for i, name in enumerate(schema.names) if columns is None or name in columns
-        ]  # fmt: skip
+        self._verify_tail()
+        self._reader = self._arrow()
+        self._batches = self._read_tail()
+        stored = self._reader.schema.names
+        self._fields = [i for i, name in enumerate(stored) if columns is None or name in columns]
+        # Named fields also make Arrow read column by column, and so nothing that was not fetched.
         self._reader = self._arrow(self._fields)
 
     def batches(self, start: int, stop: int) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -147,12 +148,13 @@ class EntryReader:
                 yield first + low, batch if high - low == described.rows else batch.slice(low, high - low)
             first += described.rows
 
-    def _open_tail(self) -> list[_Batch]:
+    def _verify_tail(self) -> None:
         start = self._file.length - self._file.tail_length
         if xxhash.xxh3_64_intdigest(self._source.view(start, self._file.tail_length)) != self._file.tail_hash:
             raise self._corrupt("its tail does not match the checksum in its commit")
-        reader = self._arrow()
-        _, metadata = reader.get_batch_with_custom_metadata(reader.num_record_batches - 1)
+
+    def _read_tail(self) -> list[_Batch]:
+        _, metadata = self._reader.get_batch_with_custom_metadata(self._reader.num_record_batches - 1)
         tail = json.loads(metadata[TAIL_KEY])
         if tail["format"] > FORMAT:
             raise InvalidInput(

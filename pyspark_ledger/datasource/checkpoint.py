@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import xxhash
 
 from pyspark_ledger.errors import LedgerError
-from pyspark_ledger.storage import open_storage
+from pyspark_ledger.storage import normalise_uri, open_storage
 
 
 class Checkpoint:
@@ -16,10 +16,9 @@ class Checkpoint:
     own file systems can read."""
 
     def __init__(self, location: str | None, storage_uri: str) -> None:
-        scheme = urlsplit(location).scheme if location else ""
         # Trying an object store that pyarrow has no credentials for can take minutes: only the kind we use anyway.
-        readable = len(scheme) <= 1 or scheme == "file" or scheme.rstrip("an") == urlsplit(storage_uri).scheme
-        self._location = location if location and readable else None
+        kinds = ("file", urlsplit(storage_uri).scheme)
+        self._location = location if location and urlsplit(normalise_uri(location)).scheme in kinds else None
 
     def query_id(self) -> str:
         data = self._read("metadata")

@@ -8,6 +8,7 @@ background for ever; whoever waits does so with a deadline.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 from dataclasses import dataclass, field
@@ -67,6 +68,7 @@ class Connection:
             timeout=address.session_timeout_s,
             auth_data=[("digest", address.password)] if address.password else None,
             default_acl=CREATOR_ALL_ACL if address.password else None,
+            logger=logging.getLogger(f"{__name__}.kazoo"),
             connection_retry={"max_tries": -1, "max_delay": _RECONNECT_MAX_S},
         )
         self.client.add_listener(self._state_changed)
