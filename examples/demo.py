@@ -267,7 +267,7 @@ class Demo:
         say(f"     lost          {lost:>6,}")
         say(f"     in the order in which they were written: {'yes' if in_order else 'NO'}")
         say(f"     Spark's own count, distinct count and sum: {'the same' if counted == expected else counted}")
-        say(f"     {batches} batches, each in the log once, by {len(runs)} runs of one query")
+        say(f"     {batches} batches, by {len(runs)} runs of one query")
         return (lost, doubled, in_order, counted) == (0, 0, True, expected)
 
 
