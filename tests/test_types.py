@@ -39,7 +39,7 @@ NULLABLE = {
     "prices": "map('a', 1.5BD, 'b', cast(null as decimal(2, 1)))",
     "nothing_in_it": "cast(map() as map<string, int>)",
     "times": "map(timestamp_ntz'2024-01-01 00:00:00', array(timestamp'2024-01-01 00:00:00'))",
-    "by_struct": "map(named_struct('k', 1), named_struct('v', parse_json('[1]'), 'i', interval '0 0:0:1' day to second))",
+    "by_struct": "map(named_struct('k', 1), named_struct('v', parse_json('1'), 'i', interval '0 0:0:1' day to second))",
     "deep": "named_struct('a', named_struct('b', array(map(1, array(named_struct('c', x'01', 'd', id))))), 'n', null)",
     "place": "st_geogfromwkb(x'0101000000000000000000F03F0000000000000040')",
 }
