@@ -38,6 +38,6 @@ def tree(root: int | None = None) -> dict[int, list[str]]:
 
 def machine_cpu_seconds() -> float:
     """What the whole machine has spent so far, user and system. A sum over the processes would lose those that end
-    in between: Spark starts and ends Python workers as it likes. So run benchmarks on a machine that does nothing else."""
+    in between: Spark starts and ends Python workers as it likes. So run benchmarks where nothing else runs."""
     user, nice, system = (int(field) for field in Path("/proc/stat").read_text().split()[1:4])
     return (user + nice + system) / _TICKS_PER_SECOND
