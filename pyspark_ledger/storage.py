@@ -128,28 +128,55 @@ class LocalStorage(Storage):
 
 
 class _LocalSink(Sink):
+    """Writes a local file. Long ones are synced piece by piece in the background, so that the end need not wait for
+    the disk to take all of it."""
+
+    SYNC_EVERY_BYTES = 32 << 20
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._unsynced = 0
+        self._syncing: threading.Thread | None = None
+        self._failure: OSError | None = None
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         done = 0
         while done < len(view):  # a signal or a full disk may cut a write short
             done += os.write(self._fd, view[done:])
+        self._unsynced += done
+        if self._unsynced >= self.SYNC_EVERY_BYTES and (self._syncing is None or not self._syncing.is_alive()):
+            self._unsynced = 0
+            self._syncing = threading.Thread(target=self._sync, name="ledger-sync", daemon=True)
+            self._syncing.start()
         return done
+
+    def _sync(self) -> None:
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:  # the kernel tells of a lost page only once: to whoever syncs first
+            self._failure = error
 
     def close(self) -> None:
         try:
+            self._wait()
+            if self._failure is not None:
+                raise self._failure
             os.fsync(self._fd)
         finally:
             self.abandon()
         _fsync_folder(self._path.parent)
 
     def abandon(self) -> None:
+        self._wait()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def _wait(self) -> None:
+        if self._syncing is not None:
+            self._syncing.join()
 
 
 class ObjectStorage(Storage):
