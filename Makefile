@@ -36,7 +36,7 @@ java:
 	have=$(JAVA_MAJOR); test "$${have:-0}" -ge 17 || { \
 	  echo "Java 17 or newer is needed (found: $${have:-none}): install it, or set JAVA_HOME"; exit 1; }
 
-demo: setup ## see it work: a ledger, a query, a kill, a rewind
+demo: setup ## write a stream, kill its driver twice, and count that nothing was lost or doubled
 	$(PY) -m examples.demo
 
 test: setup lint ## lint, types, import rules and all tests but the long ones
