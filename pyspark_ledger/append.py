@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark_ledger import dedup, seal
 from pyspark_ledger import schema as schemas
 from pyspark_ledger.clock import Deadline
-from pyspark_ledger.errors import Conflict, DataLoss, OutcomeUnknown, Unavailable
+from pyspark_ledger.errors import Conflict, DataLoss, LedgerError, OutcomeUnknown, Unavailable
 from pyspark_ledger.log import Log, View
 from pyspark_ledger.port import CommitKey, Create, HeadKey, Op, Put, SchemaKey, TransactionLost
 from pyspark_ledger.position import Position
@@ -73,18 +73,26 @@ class _Attempt:
 def append(log: Log, batch: Batch) -> Appended:
     deadline = Deadline(log.clock, log.limits.append_deadline_s)
     entries_file: FileRef | None = None
+    looked_again = False
     while True:
         view, producers = log.producers()
         if seal.is_full(log, view):
             seal.seal(log)
             continue
-        if batch.claim is not None and _is_replay(producers, batch, batch.claim, log.topic.name):
-            return _replayed(log, view, batch)
-        files = [entry.file for entry in batch.entries]
-        check_epochs(view.head, files if entries_file is None else [*files, entries_file])
-        if entries_file is None and len(batch.entries) > log.limits.inline_entries:
-            entries_file = log.files.stage_entries(batch.entries, view.head.gc_epoch)
-        attempt = _decide(log, view, batch, entries_file)
+        try:
+            if batch.claim is not None and _is_replay(producers, batch, batch.claim, log.topic.name):
+                return _replayed(log, view, batch)
+            files = [entry.file for entry in batch.entries]
+            check_epochs(view.head, files if entries_file is None else [*files, entries_file])
+            if entries_file is None and len(batch.entries) > log.limits.inline_entries:
+                entries_file = log.files.stage_entries(batch.entries, view.head.gc_epoch)
+            attempt = _decide(log, view, batch, entries_file)
+        except LedgerError:
+            if looked_again:
+                raise
+            log.refresh(sync=True)  # a wrong yes is caught by the head's version, a wrong no only here
+            looked_again = True
+            continue
         if _commit(log, attempt, deadline):
             return _done(log, attempt)
         log.clock.sleep(log.clock.jitter(0.002))
