@@ -153,7 +153,7 @@ def _plan(options: WriteOptions, schema: StructType, overwrite: bool) -> WritePl
         raise InvalidInput('a ledger is append only: use outputMode("append") or mode("append")', "LEDGER_APPEND_ONLY")
     incoming = schemas.canonical(arrow_schema(schema))
     log = writer_log(options, incoming)
-    view = log.view(FRESH_S)
+    view = log.view()
     merged = schemas.merge(log.schema(view.head.schema_id), incoming, may_add=options.merge_schema)
     return WritePlan(
         storage=log.storage.uri,
@@ -190,15 +190,16 @@ _logs: dict[tuple[int, int, str], Log] = {}
 
 
 def writer_log(options: WriteOptions, schema: pa.Schema | None = None) -> Log:
-    """The topic, made if it is not there and the schema is known. Cached: what the log remembers saves a round trip
-    per batch, and the head's version tells when it is wrong."""
+    """The topic, made if it is not there and the schema is known. Cached: what the log remembers saves reading it
+    all for every batch. A plan looks at the head first, or it might not know the last batch, which perhaps another
+    process committed; a commit need not, the head's version tells when it is wrong."""
     connection = options.connection
     client = shared_client(connection.zookeeper, connection.storage, connection.password)
     key = (os.getpid(), id(client), options.topic)
     log = _logs.get(key)
     if log is not None:
         try:
-            log.view(FRESH_S)
+            log.view(0 if schema is not None else FRESH_S)
         except NotFound:
             log = None  # deleted, and perhaps made again
     if log is None:
