@@ -15,13 +15,15 @@ from pyspark_ledger.log import Log
 from pyspark_ledger.records import Entry
 
 FLUSH_ROWS = 10_000
+FLUSH_BYTES = 16 << 20
 _STAGINGS = 5
 FRESH_S = 5.0  # how old the cached head may be when a file is staged under its gc epoch
 COMPRESSIONS: dict[str, str | None] = {"lz4": "lz4", "zstd": "zstd", "none": None}
 
 
 class Producer:
-    """Gathers records and appends them at :meth:`flush`, at :meth:`close`, and whenever 10,000 are waiting.
+    """Gathers records and appends them at :meth:`flush`, at :meth:`close`, and whenever 10,000 or about 16 MB of them
+    are waiting. For one thread at a time.
 
     Everything sent before a flush returns is in the log, once; what was sent after the last flush is not yet.
     """
@@ -33,6 +35,7 @@ class Producer:
         self.name = name or f"producer-{log.clock.new_id().hex()}"
         self._compression = COMPRESSIONS[compression]
         self._records: list[Mapping[str, Any]] = []
+        self._bytes = 0
         self._closed = False
 
     def send(self, record: Mapping[str, Any]) -> None:
@@ -46,7 +49,8 @@ class Producer:
                 "LEDGER_SCHEMA_MISMATCH",
             )
         self._records.append(record)
-        if len(self._records) >= FLUSH_ROWS:
+        self._bytes += sum(len(value) for value in record.values() if isinstance(value, str | bytes))
+        if len(self._records) >= FLUSH_ROWS or self._bytes >= FLUSH_BYTES:
             self.flush()
 
     def send_batch(self, batch: pa.RecordBatch | pa.Table) -> Appended:
@@ -68,12 +72,12 @@ class Producer:
                 f"a record does not fit topic '{self._log.topic.name}': {error}", "LEDGER_INVALID_VALUE"
             ) from None
         appended = self._append([batch], schema)
-        self._records = []
+        self.discard()
         return appended
 
     def discard(self) -> None:
         """Forgets what was sent and not flushed: the way on after a record that does not fit."""
-        self._records = []
+        self._records, self._bytes = [], 0
 
     def close(self) -> None:
         if not self._closed:

@@ -217,3 +217,12 @@ def test_gc_over_the_client_keeps_what_is_named_I12(client):
     removed = [client.gc("orders").files for _ in range(2)]
     assert [len(files) for files in removed] == [0, 1]
     assert ids(client) == list(range(5))
+
+
+def test_a_producer_holds_a_bounded_amount_in_memory(client):
+    producer = client.producer("orders")
+    for number in range(20):
+        producer.send({"order_id": number, "note": "x" * (1 << 20)})
+    assert len(ids(client)) >= 16, "it appends by itself before memory runs out"
+    producer.close()
+    assert ids(client) == list(range(20))
