@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_ledger import entryfile, names
+from pyspark_ledger import entryfile, entrysource, names
 from pyspark_ledger import schema as schemas
 from pyspark_ledger.entryfile import EntryReader, EntryWriter
 from pyspark_ledger.errors import CorruptData, InvalidInput
@@ -115,7 +115,7 @@ def test_no_row_leaves_no_file(tmp_path):
 
 def test_a_column_read_reads_and_verifies_only_its_columns(storage, monkeypatch):
     """Damage in one column is found by whoever reads it, and nobody else; bytes of other columns are not asked for."""
-    monkeypatch.setattr(entryfile, "_coalesce", lambda parts: (part for part in parts if part[1]))
+    monkeypatch.setattr(entrysource, "_coalesce", lambda parts: (part for part in parts if part[1]))
     entry = write(storage)
     reader = EntryReader(storage, "topic", entry.file)
     payload = reader._batches[0].columns[SCHEMA.get_field_index("payload")]

@@ -1,0 +1,116 @@
+"""Where each column lies in an Arrow record batch message, and what it hashes to.
+
+pyarrow does not tell, so this reads the two flatbuffer tables that do. Their layout is frozen by the Arrow format.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.types as pat
+import xxhash
+
+from pyspark_ledger.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLayout:
+    """Where one record batch lies in the file, and the hashes of its header and of each column."""
+
+    offset: int
+    header: int
+    rows: int
+    columns: tuple[tuple[int, int], ...]  # (offset, length) from the start of the file
+    hashes: tuple[int, ...]  # the header's, then each column's
+
+
+class Message:
+    """A record batch message as it went to the file: finds each column's bytes and hashes them."""
+
+    def __init__(self, end: int, chunks: list[memoryview]) -> None:
+        self._chunks = chunks
+        self._start = end - sum(map(len, chunks))  # of the chunks, in the file
+        self._skip = 0  # from there to the message
+        if self._peek(0, 6) == b"ARROW1":  # the first message brings the magic and the schema along
+            self._skip = 8 + self._header_length(8)
+        self._header = self._header_length(self._skip)
+
+    def describe(self, rows: int, buffers_of: list[int]) -> BatchLayout:
+        header = self._peek(self._skip, self._header)
+        buffers = _body_buffers(header[8:])
+        if sum(buffers_of) != len(buffers):
+            raise AssertionError(f"the message has {len(buffers)} buffers, its schema says {sum(buffers_of)}")
+        body = self._skip + self._header
+        columns: list[tuple[int, int]] = []
+        hashes = [xxhash.xxh3_64_intdigest(header)]
+        taken = 0
+        for count in buffers_of:
+            mine = [buffer for buffer in buffers[taken : taken + count] if buffer[1]]
+            taken += count
+            start = mine[0][0] if mine else 0
+            length = mine[-1][0] + mine[-1][1] - start if mine else 0
+            columns.append((self._start + body + start, length))
+            hashes.append(hash_chunks(self._range(body + start, length)))
+        return BatchLayout(self._start + self._skip, self._header, rows, tuple(columns), tuple(hashes))
+
+    def _header_length(self, at: int) -> int:
+        return 8 + int(struct.unpack("<i", self._peek(at + 4, 4))[0])
+
+    def _peek(self, at: int, length: int) -> bytes:
+        return b"".join(self._range(at, length))
+
+    def _range(self, start: int, length: int) -> Iterator[memoryview]:
+        at, stop = 0, start + length
+        for chunk in self._chunks:
+            if at >= stop:
+                return
+            if at + len(chunk) > start:
+                yield chunk[max(0, start - at) : stop - at]
+            at += len(chunk)
+
+
+def hash_chunks(chunks: Iterable[memoryview]) -> int:
+    hashed = xxhash.xxh3_64()
+    for chunk in chunks:
+        hashed.update(chunk)
+    return hashed.intdigest()
+
+
+def _body_buffers(message: bytes) -> list[tuple[int, int]]:
+    """(offset, length) of the buffers in a record batch message's body.
+
+    pyarrow does not tell, so this reads the two flatbuffer tables that do: Message.header is its field 2,
+    RecordBatch.buffers its field 2 as well; both layouts are frozen by the Arrow format.
+    """
+    record_batch = _table_field(message, struct.unpack_from("<I", message, 0)[0], 2)
+    vector = _table_field(message, record_batch, 2)
+    count = struct.unpack_from("<I", message, vector)[0]
+    flat = struct.unpack_from(f"<{2 * count}q", message, vector + 4)
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _table_field(data: bytes, table: int, field: int) -> int:
+    """Where the object that a flatbuffer table's field points to begins."""
+    vtable = table - struct.unpack_from("<i", data, table)[0]
+    slot = struct.unpack_from("<H", data, vtable + 4 + 2 * field)[0]
+    return table + int(slot) + int(struct.unpack_from("<I", data, table + slot)[0])
+
+
+def buffer_count(kind: pa.DataType, path: str) -> int:
+    """How many buffers a column of a canonical type has in a record batch message."""
+    if pat.is_null(kind):
+        return 0
+    if pat.is_string(kind) or pat.is_binary(kind):
+        return 3
+    if pat.is_map(kind):
+        return 3 + buffer_count(kind.key_type, path) + buffer_count(kind.item_type, path)
+    if pat.is_list(kind):
+        return 2 + buffer_count(kind.value_type, path)
+    if pat.is_struct(kind):
+        return 1 + sum(buffer_count(child.type, path) for child in kind)
+    if pat.is_nested(kind) or pat.is_dictionary(kind):
+        raise InvalidInput(f"column '{path}' has the type {kind}, which entry files do not hold")
+    return 2
