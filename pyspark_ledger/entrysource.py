@@ -59,9 +59,7 @@ class FetchedSource:
         for start, data in self._ranges:
             if start <= offset and offset + length <= start + len(data):
                 return data[offset - start : offset - start + length]
-        if length == 0:
-            return memoryview(b"")
-        return memoryview(b"")[:0]  # not there: its checksum will say so
+        return memoryview(b"")  # not there: its checksum will say so
 
     def arrow_file(self) -> Any:
         return pa.PythonFile(_SparseFile(self), mode="r")
