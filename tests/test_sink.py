@@ -137,6 +137,19 @@ def test_a_replay_of_what_another_process_committed_writes_no_file_I5(client):
     assert numbers(client) == [0, 1]
 
 
+def test_a_process_that_missed_a_gc_commits_what_another_one_staged(client):
+    """Its picture says that the file comes from the future; it looks again before it says so."""
+    run = Run(client)
+    run.write(0, [0])
+    behind = client.log("out")
+    behind.view()
+    client.gc("out")
+    _, staged = run.stage(1, [1])
+    assert staged[0].entry.file.epoch > behind.view().head.gc_epoch
+    protocol.append(behind, protocol.Batch(b"i" * 16, (staged[0].entry,)))
+    assert numbers(client) == [0, 1]
+
+
 def test_a_zombie_run_is_fenced_by_name_and_changes_nothing_I6(client):
     old, new = Run(client, "run-old"), Run(client, "run-new")
     old.write(0, [0])
