@@ -118,7 +118,6 @@ def test_what_spark_adds_by_itself_is_not_unknown():
         ("endingTimestamp", "2026-13-01", "ISO 8601"),
         ("includeMetadata", "yes", "true or false"),
         ("failOnDataLoss", "1", "true or false"),
-        ("filterPushdown", "", "true or false"),
         ("columns", "a,,b", "column names"),
         ("columns", "a,a", "each once"),
         ("zookeeper", "  ", "not be empty"),
@@ -330,3 +329,18 @@ def test_fixed_columns_are_checked_and_nothing_is_made(orders, options, words):
             getattr(LedgerDataSource({"zookeeper": orders.zookeeper, **options}), writer)(SCHEMA, overwrite=False)
     assert orders.topics() == ["orders"]
     assert orders.end("orders") == before
+
+
+@pytest.mark.parametrize("name", ["filterPushdown", "subscription", "readCompacted", "sequenceColumn", "mintTokens"])
+def test_what_is_not_offered_says_why(name):
+    with pytest.raises(InvalidInput, match=rf"LEDGER_UNKNOWN_OPTION.*'{name}' is not offered: (Spark|this version)"):
+        ReadOptions.parse({"topic": "t", name: "true"})
+
+
+def test_one_path_in_a_list_is_one_topic():
+    assert ReadOptions.parse({"paths": '["orders"]'}).topic == "orders"
+
+
+def test_a_sequence_id_without_deduplication_is_a_contradiction():
+    with pytest.raises(InvalidInput, match=r"'sequenceId' and 'deduplication=none' exclude each other"):
+        WriteOptions.parse({"topic": "t", "producerName": "p", "sequenceId": "1", "deduplication": "none"})

@@ -711,54 +711,16 @@ def test_a_temporary_view_reads_and_writes(spark, client):
     assert sorted(row.n for row in spark.sql("SELECT n FROM t_view").collect()) == [1, 2]
 
 
-CONDITIONS = [
-    "s is null", "s like 'a%'", "s like '%b'", "s in ('a', null)", "not (s in ('a', null))", "s <=> null",
-    "i > 1 and s is not null", "i in (1, 2, null)", "i > 1 or s = 'a'", "d in (0.0D, 5.0D)", "d > 1D", "c < 2.005",
-    "t >= timestamp'2023-01-01 12:00:00'", "day > date'2022-06-01'", "x = x'61'", "st.a = 1",
-]  # fmt: skip
-
-
-@pytest.fixture
-def pushdown(spark) -> Iterator[Callable[[bool], None]]:
-    key = "spark.sql.python.filterPushdown.enabled"
-    before = spark.conf.get(key)
-    yield lambda on: spark.conf.set(key, str(on).lower())
-    spark.conf.set(key, before)
-
-
 @pytest.mark.spark
-def test_filter_pushdown_gives_the_rows_that_spark_gives(spark, client, pushdown):
-    spark.sql("""
-        SELECT * FROM VALUES
-          (0, 'a', 1, -0.0D, 1.50, timestamp'2024-01-01 12:00:00', date'2024-01-01', true, x'61', named_struct('a', 1)),
-          (1, null, null, null, null, null, null, null, null, null),
-          (2, 'ab', 2, double('nan'), 2.00, timestamp'2023-01-01 12:00:00', date'2023-01-01', false, x'62',
-           named_struct('a', 2)),
-          (3, '', 3, 0.0D, 3.25, timestamp'2022-01-01 12:00:00', date'2022-01-01', true, x'', null)
-        AS v(n, s, i, d, c, t, day, b, x, st)
-    """).write.format("ledger").option("zookeeper", client.zookeeper).mode("append").save("filtered")
-    pushdown(True)
-    plain = read_batch(spark, client, "filtered")
-    tests = [f"CASE WHEN {condition} THEN '{i:02}' ELSE '' END" for i, condition in enumerate(CONDITIONS)]
-    truth = {row.n: row.marks for row in plain.selectExpr("n", f"array({', '.join(tests)}) AS marks").collect()}
-    for i, condition in enumerate(CONDITIONS):
-        expected = {n for n, marks in truth.items() if marks[i]}
-        pushed = read_batch(spark, client, "filtered", filterPushdown="true").where(condition)
-        assert {row.n for row in pushed.collect()} == expected, condition
-
-
-@pytest.mark.spark
-@pytest.mark.xfail(strict=True, reason="Spark 4.3 keeps the last pushed filters of a Python source in the DataFrame")
-def test_a_dataframe_with_filter_pushdown_can_be_used_twice(spark, client, pushdown):
+def test_a_read_that_cannot_be_meant_is_an_error_that_names_it(spark, client):
     add(client, *range(10))
-    pushdown(True)
-    frame = read_batch(spark, client, filterPushdown="true")
-    assert frame.where("n < 3").count() == 3
-    assert frame.count() == 10
-
-
-@pytest.mark.spark
-def test_filter_pushdown_is_an_error_from_spark_unless_its_own_switch_is_on(spark, client, pushdown):
-    pushdown(False)
-    with pytest.raises(Exception, match=r"spark\.sql\.python\.filterPushdown\.enabled"):
-        read_batch(spark, client, filterPushdown="true").count()
+    for options, words in [
+        ({"startingOffsets": "0:0:5", "endingOffsets": "0:0:2"}, "before it starts"),
+        ({"startingOffsets": "9:0:0"}, "position 9:0:0 is past the end 0:1:0 of topic 't'"),
+    ]:
+        with pytest.raises(Exception, match=words):
+            read_batch(spark, client, **options).count()
+    asked = StructType([StructField("n", LongType())])
+    both = spark.read.format("ledger").option("zookeeper", client.zookeeper).option("columns", "m").schema(asked)
+    with pytest.raises(Exception, match=r"\.schema\(\) has n, option 'columns' has m: give one"):
+        both.load("t").count()

@@ -196,7 +196,6 @@ def test_a_null_where_the_topic_has_none_is_refused_by_column(spark, client):
     assert sorted(row.a for row in load(spark, client, "t").collect()) == [1, 2]
 
 
-@pytest.mark.xfail(strict=True, reason="Arrow has one type for them, and the topic's schema keeps no other")
 @pytest.mark.parametrize("expression", ["interval '3' day", "'a' COLLATE UTF8_LCASE"])
 def test_types_that_share_an_arrow_type_come_back_as_they_were(spark, client, expression):
     frame = spark.sql(f"SELECT {expression} AS c")

@@ -36,10 +36,10 @@ class LedgerDataSource(DataSource):
         return topic_schema(ReadOptions.parse(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from pyspark_ledger.datasource.batch_reader import batch_reader
+        from pyspark_ledger.datasource.batch_reader import LedgerBatchReader
         from pyspark_ledger.datasource.options import ReadOptions
 
-        return batch_reader(ReadOptions.parse(self.options), schema)
+        return LedgerBatchReader(ReadOptions.parse(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from pyspark_ledger.datasource.options import ReadOptions

@@ -21,7 +21,7 @@ BOTH = ("zookeeper", "zookeeper.password", "storage", "topic")
 READ = (
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "maxRowsPerTrigger",
     "maxBytesPerTrigger", "minRowsPerTrigger", "maxTriggerDelay", "columns", "minPartitions", "includeMetadata",
-    "failOnDataLoss", "filterPushdown",
+    "failOnDataLoss",
 )  # fmt: skip
 WRITE = (
     "keyColumn", "versionColumn", "deduplication", "producerName", "sequenceId", "mergeSchema", "compression",
@@ -47,6 +47,16 @@ _ELSEWHERE = {
     "includeheaders": "includeMetadata",
 }
 
+# What could be offered, and why it is not.
+_REFUSED = {
+    "filterpushdown": "Spark 4.3 keeps the filters that it pushed to a Python source in the DataFrame, and a later use "
+    "of the same DataFrame without them silently misses rows",
+    **dict.fromkeys(("subscription", "subscriptiontype"), "this version has no durable cursors yet"),
+    **dict.fromkeys(("sequencecolumn", "producercolumn"), "this version has no sequence ids per record yet"),
+    **dict.fromkeys(("tokencolumn", "tokengroup", "tokenfanout", "minttokens"), "this version has no tokens yet"),
+    "readcompacted": "this version has no compaction yet",
+}
+
 
 def invalid(option: str, value: object, expected: str) -> InvalidInput:
     return InvalidInput(f"option '{option}' is '{value}': {expected}", "LEDGER_INVALID_OPTION")
@@ -57,6 +67,8 @@ def check_names(options: Mapping[str, str]) -> None:
         low = name.lower()
         if low in KNOWN or low in _SPARKS_OWN or low.startswith("option."):
             continue
+        if low in _REFUSED:
+            raise InvalidInput(f"option '{name}' is not offered: {_REFUSED[low]}", "LEDGER_UNKNOWN_OPTION")
         near = [_ELSEWHERE[low]] if low in _ELSEWHERE else difflib.get_close_matches(low, KNOWN, 1)
         hint = f"; use '{KNOWN.get(near[0], near[0])}'" if near else f"; the options are {', '.join(KNOWN.values())}"
         raise InvalidInput(f"there is no option '{name}'{hint}", "LEDGER_UNKNOWN_OPTION")
@@ -95,7 +107,6 @@ class ReadOptions:
     min_partitions: int
     include_metadata: bool
     fail_on_data_loss: bool
-    filter_pushdown: bool
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -120,7 +131,6 @@ class ReadOptions:
             min_partitions=take("minPartitions", _positive, 1),
             include_metadata=take("includeMetadata", _boolean, False),
             fail_on_data_loss=take("failOnDataLoss", _boolean, True),
-            filter_pushdown=take("filterPushdown", _boolean, False),
         )
 
 
@@ -149,12 +159,17 @@ class WriteOptions:
                 "option 'sequenceId' needs 'producerName': a sequence id counts within one producer",
                 "LEDGER_INVALID_OPTION",
             )
+        deduplicate = take("deduplication", _one_of("sequence", "none"), "sequence") == "sequence"
+        if sequence is not None and not deduplicate:
+            raise InvalidInput(
+                "options 'sequenceId' and 'deduplication=none' exclude each other", "LEDGER_INVALID_OPTION"
+            )
         return cls(
             connection=_connection(take),
             topic=_topic(given),
             key_column=take("keyColumn", _nonempty, ""),
             version_column=take("versionColumn", _nonempty, ""),
-            deduplicate=take("deduplication", _one_of("sequence", "none"), "sequence") == "sequence",
+            deduplicate=deduplicate,
             producer=producer,
             sequence=sequence,
             merge_schema=take("mergeSchema", _boolean, False),
@@ -181,9 +196,10 @@ def _connection(take: _Taker) -> Connection:
 
 
 def _topic(given: Mapping[str, str]) -> str:
-    path, option = given.get("path"), given.get("topic")
-    if "paths" in given and given["paths"] not in ("", "[]"):
+    paths = json.loads(given.get("paths") or "[]")
+    if len(paths) > 1:
         raise InvalidInput("one topic at a time: union the streams of several", "LEDGER_INVALID_OPTION")
+    path, option = given.get("path") or next(iter(paths), None), given.get("topic")
     if path and option and path != option:
         raise InvalidInput(f"the topic is '{path}' by path and '{option}' by option: give one", "LEDGER_INVALID_OPTION")
     name = option or path

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.errors import PySparkTypeError
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from pyspark_ledger import schema as schemas
 from pyspark_ledger.client import shared_client
 from pyspark_ledger.datasource.options import Bounds, ReadOptions
+from pyspark_ledger.datasource.types import arrow_schema, spark_schema
 from pyspark_ledger.entryfile import EntryReader
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.log import Log, View
@@ -66,7 +66,7 @@ def topic_schema(options: ReadOptions) -> StructType:
     """The columns that were written, or those asked for."""
     log = open_log(options, watch=False)
     columns = list(options.columns) if options.columns is not None else None
-    schema = from_arrow_schema(projection(_current_schema(log), columns, log.topic.name))
+    schema = spark_schema(projection(_current_schema(log), columns, log.topic.name))
     if options.include_metadata:
         if METADATA in schema.names:
             raise InvalidInput(
@@ -77,23 +77,14 @@ def topic_schema(options: ReadOptions) -> StructType:
     return schema
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Spark's schema as Arrow's; where Arrow has no such type, Spark does not say which column it is."""
-    for field in schema:
-        try:
-            to_arrow_schema(StructType([field]), timezone="UTC")
-        except (PySparkTypeError, ValueError) as error:
-            raise InvalidInput(
-                f"column '{field.name}' has the type {field.dataType.simpleString()}, which Arrow does not carry "
-                f"({error}): cast it or leave it out",
-                "LEDGER_INVALID_SCHEMA",
-            ) from None
-    return to_arrow_schema(schema, timezone="UTC")
-
-
-def check_asked_schema(log: Log, schema: StructType) -> None:
+def check_asked_schema(log: Log, schema: StructType, options: ReadOptions) -> None:
     """Spark hands on what the user gave to .schema() unchecked, so this is where a wrong one is found."""
     topic = _current_schema(log)
+    if options.columns is not None and [name for name in schema.names if name != METADATA] != list(options.columns):
+        raise InvalidInput(
+            f".schema() has {', '.join(schema.names)}, option 'columns' has {', '.join(options.columns)}: give one",
+            "LEDGER_INVALID_OPTION",
+        )
     for field in arrow_schema(schema):
         if field.name == METADATA and METADATA not in topic.names:
             continue
@@ -126,7 +117,11 @@ def resolve(log: Log, view: View, bounds: Bounds) -> Position:
     if bounds.publish_ms is not None:
         return position_at_time(log, view, bounds.publish_ms)
     if bounds.position is not None:
-        log.check_not_past_end(view, bounds.position)
+        if bounds.position > view.head.end:
+            raise InvalidInput(
+                f"position {bounds.position} is past the end {view.head.end} of topic '{log.topic.name}'",
+                "LEDGER_POSITION_PAST_END",
+            )
         return bounds.position
     return earliest(view) if bounds.word == "earliest" else view.head.end
 

@@ -132,7 +132,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _log(self) -> Log:
         if self._opened is None:
             log = open_log(self._options, watch=True)
-            check_asked_schema(log, self._schema)
+            check_asked_schema(log, self._schema, self._options)
             self._ending(log, log.view())
             self._opened = log
         return self._opened

@@ -23,7 +23,7 @@ from pyspark_ledger.client import LedgerClient, shared_client
 from pyspark_ledger.clock import SYSTEM_CLOCK
 from pyspark_ledger.datasource.checkpoint import Checkpoint
 from pyspark_ledger.datasource.options import WriteOptions
-from pyspark_ledger.datasource.planning import arrow_schema
+from pyspark_ledger.datasource.types import arrow_schema
 from pyspark_ledger.dedup import Claim
 from pyspark_ledger.entryfile import EntryWriter
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
