@@ -75,14 +75,15 @@ class Log:
     def refresh(self, *, sync: bool = False) -> View:
         """Reads the head, and the commits that are new since the last look."""
         for attempt in range(_ATTEMPTS):
-            if sync or attempt:
+            fresh = sync or attempt > 0
+            if fresh:
                 self.metadata.sync()
             self._hinted = False
             found = self.metadata.read(HeadKey(self.topic.uuid), self._hint if self._watch else None)
-            if found is None and attempt:
-                raise self._gone()
             if found is None or (self._view is not None and found.version < self._view.version):
-                continue  # a new session answered from the past
+                if not fresh:
+                    continue  # a new session may answer from the past
+                raise self._gone() if found is None else self._set_back()
             commits = self._open_commits(found.record)
             if commits is not None:
                 self._seen_at = self.clock.monotonic()
@@ -129,6 +130,13 @@ class Log:
             f"topic '{self.topic.name}' ({self.topic.uuid}) was deleted; a topic made since under the same name is "
             "another topic",
             "LEDGER_TOPIC_DELETED",
+        )
+
+    def _set_back(self) -> DataLoss:
+        return DataLoss(
+            f"topic '{self.topic.name}': its head is older than it was before: ZooKeeper was set back to an older "
+            "state, and commits were lost. Writers stop until it is repaired",
+            "LEDGER_SET_BACK",
         )
 
     # -- commits -------------------------------------------------------------------------------------------

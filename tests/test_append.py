@@ -8,7 +8,7 @@ from helpers import SCHEMA, World, append, read, stage
 from pyspark_ledger import append as protocol
 from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput, OutcomeUnknown
 from pyspark_ledger.memory import Faults
-from pyspark_ledger.port import LedgerKey, RootKey
+from pyspark_ledger.port import HeadKey, LedgerKey, RootKey
 
 
 @pytest.fixture
@@ -165,3 +165,12 @@ def test_a_file_from_the_future_means_that_zookeeper_was_set_back(world):
     log = world.log()
     with pytest.raises(DataLoss, match="LEDGER_SET_BACK"):
         protocol.append(log, protocol.Batch(b"i" * 16, (stage(log, 1, epoch=9),), SCHEMA))
+
+
+def test_a_head_that_is_older_than_it_was_means_that_zookeeper_was_set_back(world):
+    log = world.log()
+    old = log.metadata.read(HeadKey(world.topic.uuid))
+    append(log, 1)
+    log.metadata.read = lambda key, on_change=None: old
+    with pytest.raises(DataLoss, match="LEDGER_SET_BACK"):
+        log.refresh()
