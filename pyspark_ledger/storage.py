@@ -206,7 +206,7 @@ class ObjectStorage(Storage):
     def read(self, path: str, offset: int, length: int) -> pa.Buffer:
         try:
             with self._fs.open_input_file(f"{self._root}/{path}") as file:
-                return file.read_at(length, offset)
+                return pa.py_buffer(file.read_at(length, offset))
         except FileNotFoundError:
             raise self.missing(path) from None
         except OSError as error:

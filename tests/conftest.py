@@ -96,3 +96,29 @@ def _session(builder: SparkSession.Builder, warehouse: Path) -> SparkSession:
     for key, value in options.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+@pytest.fixture(scope="session")
+def moto_server():
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    yield server.get_host_and_port()
+    server.stop()
+
+
+@pytest.fixture
+def s3_root(moto_server, monkeypatch) -> str:
+    """A storage root on S3: a moto server on this machine."""
+    import pyarrow.fs
+
+    host, port = moto_server
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    s3 = pyarrow.fs.S3FileSystem(
+        endpoint_override=f"{host}:{port}", scheme="http", region="us-east-1", allow_bucket_creation=True
+    )
+    s3.create_dir("ledger")
+    return f"s3://ledger/{secrets.token_hex(8)}?endpoint_override={host}:{port}&scheme=http&region=us-east-1"

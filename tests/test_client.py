@@ -226,3 +226,17 @@ def test_a_producer_holds_a_bounded_amount_in_memory(client):
     assert len(ids(client)) >= 16, "it appends by itself before memory runs out"
     producer.close()
     assert ids(client) == list(range(20))
+
+
+def test_a_topic_on_s3_is_written_sealed_read_and_collected(namespace, s3_root):
+    with LedgerClient(namespace, s3_root, limits=Limits(commits_per_ledger=5, index_fanout=3)) as client:
+        client.create_topic("orders", SCHEMA)
+        with client.producer("orders") as producer:
+            for number in range(23):
+                producer.send({"order_id": number})
+                producer.flush()
+        for _ in range(3):
+            client.gc("orders")
+        assert ids(client) == list(range(23))
+        client.delete_topic("orders")
+        assert list(client.storage.list("")) == []

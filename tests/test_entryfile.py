@@ -32,31 +32,6 @@ TABLE = pa.table(
 SCHEMA = schemas.canonical(TABLE.schema)
 
 
-@pytest.fixture(scope="module")
-def moto_server():
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    yield server.get_host_and_port()
-    server.stop()
-
-
-@pytest.fixture
-def s3_root(moto_server, monkeypatch):
-    import pyarrow.fs
-
-    host, port = moto_server
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    s3 = pyarrow.fs.S3FileSystem(
-        endpoint_override=f"{host}:{port}", scheme="http", region="us-east-1", allow_bucket_creation=True
-    )
-    s3.create_dir("ledger")
-    return f"s3://ledger/root?endpoint_override={host}:{port}&scheme=http&region=us-east-1"
-
-
 @pytest.fixture(params=["folder", "s3"])
 def storage(request, tmp_path) -> Storage:
     return open_storage(str(tmp_path) if request.param == "folder" else request.getfixturevalue("s3_root"))
