@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, permutations
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +58,12 @@ class Bench:
 
 
 def race(bench: Bench, contestants: Contestants, measure: Callable[..., dict[str, Any]]) -> Results:
-    """One warm-up round that does not count, then the rounds, each beginning with another contestant."""
-    names = list(contestants)
-    results: Results = {name: [] for name in names}
+    """One warm-up round that does not count, then the rounds, each in another order. Six rounds of three see every
+    order once: what a contestant leaves behind (compiled code, page cache) then harms the others alike."""
+    orders = list(permutations(contestants))
+    results: Results = {name: [] for name in contestants}
     for turn in range(bench.rounds + 1):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
+        for name in orders[turn % len(orders)]:
             result = measure(bench, contestants[name])
             print(f"  {'warm-up' if turn == 0 else f'round {turn}'} {name}: {describe(result)}", flush=True)
             if turn:

@@ -93,6 +93,6 @@ def _conditions(environment: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {environment[name]}" for name in ("pyspark", "pyarrow", "python", "cores"))
     conf = ", ".join(f"`{key}={value}`" for key, value in environment["conf"].items())
     return (
-        f"{versions}; rounds {environment['rounds']}, in rotating order, after a warm-up. CPU is the "
+        f"{versions}; rounds {environment['rounds']}, each in another order, after a warm-up. CPU is the "
         f"whole machine's. Session: {conf}."
     )

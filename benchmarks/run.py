@@ -27,7 +27,7 @@ PARTS = ("source", "sink", "tiny", "memory", "commits")
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     parser.add_argument("--rows", type=int, default=15_000_000, help="of source and sink [%(default)s]")
-    parser.add_argument("--rounds", type=int, default=5, help="that count, after a warm-up [%(default)s]")
+    parser.add_argument("--rounds", type=int, default=6, help="that count, after a warm-up [%(default)s]")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas [%(default)s]")
     parser.add_argument("--commits", type=int, default=20_000, help="of the part commits [%(default)s]")
     parser.add_argument("--memory-mb", type=int, default=1_000, help="the partition in Arrow [%(default)s]")
