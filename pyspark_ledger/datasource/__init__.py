@@ -49,17 +49,17 @@ class LedgerDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pyspark_ledger.datasource.options import WriteOptions
-        from pyspark_ledger.datasource.writer import LedgerBatchWriter, plan_batch_write
+        from pyspark_ledger.datasource.writer import LedgerBatchWriter, plan_write
 
         options = WriteOptions.parse(self.options)
-        return LedgerBatchWriter(options, plan_batch_write(options, schema, overwrite))
+        return LedgerBatchWriter(options, plan_write(options, schema, overwrite=overwrite, stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from pyspark_ledger.datasource.options import WriteOptions
-        from pyspark_ledger.datasource.writer import LedgerStreamWriter, plan_stream_write
+        from pyspark_ledger.datasource.writer import LedgerStreamWriter, plan_write
 
         options = WriteOptions.parse(self.options)
-        return LedgerStreamWriter(options, plan_stream_write(options, schema, overwrite))
+        return LedgerStreamWriter(options, plan_write(options, schema, overwrite=overwrite, stream=True))
 
 
 def register(spark: SparkSession) -> None:

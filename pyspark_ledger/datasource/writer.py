@@ -91,13 +91,11 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         staged = [message for message in messages if isinstance(message, Staged)]
-        query = next((message.query for message in staged if message.query), "")
-        run = next((message.run for message in staged if message.run), "")
         claim = None
         if self._options.deduplicate:
-            producer = self._plan.producer or spark_producer(query)
+            query, run = _who(staged)
             digest = Checkpoint(self._options.checkpoint, self._plan.storage).digest(batchId)
-            claim = Claim(producer, batchId, query, run, digest)
+            claim = Claim(self._plan.producer or spark_producer(query), batchId, query, run, digest)
         commit(self._options, self._plan, staged, claim)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -115,9 +113,7 @@ class LedgerBatchWriter(DataSourceArrowWriter):
         staged = [message for message in messages if isinstance(message, Staged)]
         claim = None
         if self._plan.sequence is not None and self._options.deduplicate:
-            query = next((message.query for message in staged if message.query), "")
-            run = next((message.run for message in staged if message.run), "")
-            claim = Claim(self._plan.producer, self._plan.sequence, query, run)
+            claim = Claim(self._plan.producer, self._plan.sequence, *_who(staged))
         else:
             logger.info(
                 "topic=%s: a batch write without producerName and sequenceId is not deduplicated", self._plan.uuid
@@ -132,25 +128,22 @@ def spark_producer(query: str) -> str:
     return f"spark-{query}"
 
 
+def _who(staged: list[Staged]) -> tuple[str, str]:
+    """The query and the run that the tasks worked for; empty for a batch job."""
+    return next(((message.query, message.run) for message in staged if message.query), ("", ""))
+
+
 # -- on the driver, before the tasks ---------------------------------------------------------------------------
 
 
-def plan_stream_write(options: WriteOptions, schema: StructType, overwrite: bool) -> WritePlan:
-    if options.sequence is not None:
+def plan_write(options: WriteOptions, schema: StructType, *, overwrite: bool, stream: bool) -> WritePlan:
+    if overwrite:
+        raise InvalidInput('a ledger is append only: use outputMode("append") or mode("append")', "LEDGER_APPEND_ONLY")
+    if stream and options.sequence is not None:
         raise InvalidInput(
             "option 'sequenceId' is for batch writes; a stream's sequence ids are its batch ids",
             "LEDGER_INVALID_OPTION",
         )
-    return _plan(options, schema, overwrite)
-
-
-def plan_batch_write(options: WriteOptions, schema: StructType, overwrite: bool) -> WritePlan:
-    return _plan(options, schema, overwrite)
-
-
-def _plan(options: WriteOptions, schema: StructType, overwrite: bool) -> WritePlan:
-    if overwrite:
-        raise InvalidInput('a ledger is append only: use outputMode("append") or mode("append")', "LEDGER_APPEND_ONLY")
     incoming = schemas.canonical(arrow_schema(schema))
     log = writer_log(options, incoming)
     view = log.view()
