@@ -39,7 +39,7 @@ METADATA_TYPE = StructType(
     ]
 )
 
-PARTITION_BYTES = 64 << 20  # stored bytes for one task
+PARTITION_BYTES = 128 << 20  # stored bytes for one task, as for Spark's own file sources
 SMALL_PARTITION_BYTES = 4 << 20  # below this, one more task costs more than it saves
 
 
@@ -129,8 +129,11 @@ def resolve(log: Log, view: View, bounds: Bounds) -> Position:
 def plan(log: Log, pieces: list[Slice], min_partitions: int) -> Sequence[LedgerPartition]:
     """Contiguous and in order, so that ledger to ledger keeps the order of records."""
     total = sum(piece.bytes for piece in pieces)
-    per_core = total // (os.cpu_count() or 1)
-    target = min(PARTITION_BYTES, max(SMALL_PARTITION_BYTES, per_core))
+    cores = os.cpu_count() or 1
+    target = min(PARTITION_BYTES, max(SMALL_PARTITION_BYTES, total // cores))
+    if total > cores * target:  # whole rounds of tasks, or cores idle in the last one
+        rounds = -(-total // (cores * target))
+        target = -(-total // (cores * rounds))
     own = METADATA in _current_schema(log).names
     return [
         LedgerPartition(log.storage.uri, log.topic.uuid, log.topic.name, tuple(part), own_metadata=own)
