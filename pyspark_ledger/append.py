@@ -16,10 +16,11 @@ import pyarrow as pa
 from pyspark_ledger import dedup, seal
 from pyspark_ledger import schema as schemas
 from pyspark_ledger.clock import Deadline
-from pyspark_ledger.errors import Conflict, DataLoss, LedgerError, OutcomeUnknown, Unavailable
+from pyspark_ledger.errors import Conflict, DataLoss, Fenced, InvalidInput, LedgerError, OutcomeUnknown, Unavailable
 from pyspark_ledger.log import Log, View
 from pyspark_ledger.port import CommitKey, Create, HeadKey, Op, Put, SchemaKey, TransactionLost
 from pyspark_ledger.position import Position
+from pyspark_ledger.record_ids import Accepted, RecordIds
 from pyspark_ledger.records import Commit, Entry, FileRef, Head, Schema
 
 logger = logging.getLogger(__name__)
@@ -35,29 +36,30 @@ class Batch:
     entries: tuple[Entry, ...] = ()
     schema: pa.Schema | None = None  # canonical; None if the topic's schema was used as it is
     merge_schema: bool = False
-    claim: dedup.Claim | None = None
+    claim: dedup.Claim | None = None  # the batch has a sequence id
+    ids: RecordIds | None = None  # its records have
+    exclusive: bool = False  # none of those ids can be in the log, unless somebody else uses the producer's name
     producer: str = ""  # for a writer that brings no sequence id
     expects_replay: bool = False  # the writer knew the sequence id, and wrote no files
     counted: int | None = None  # the records it saw, if it had to count them
+    dropped: int = 0  # duplicates that were not even staged
     forget: bool = False
 
     @property
     def records(self) -> int:
         return sum(entry.records for entry in self.entries)
 
-    @property
-    def bytes(self) -> int:
-        return sum(entry.bytes for entry in self.entries)
-
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where the batch is in the log. For a replay, nothing was added."""
+    """Where the batch is in the log. For a duplicate, nothing was added."""
 
     start: Position
     records: int
     duplicate: bool
     publish_ms: int
+    dropped: int = 0  # records that were in the log already
+    entries: tuple[Entry, ...] = ()  # as they were added, with their masks
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +72,34 @@ class _Attempt:
     ops: tuple[Op, ...]
 
 
+class _SideFiles:
+    """What is too long for the commit's node. Staged once, however often the commit is tried."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._entries: tuple[tuple[Entry, ...], FileRef] | None = None
+        self._highest: tuple[pa.Table, FileRef] | None = None
+
+    def entries(self, entries: tuple[Entry, ...], epoch: int) -> FileRef | None:
+        limits = self._log.limits
+        masks = sum(len(entry.mask) for entry in entries)
+        if len(entries) <= limits.inline_entries and masks <= limits.inline_mask_bytes:
+            return None
+        if self._entries is None or self._entries[0] != entries:
+            self._entries = (entries, self._log.files.stage_entries(entries, epoch))
+        return self._entries[1]
+
+    def highest(self, highest: pa.Table | None, epoch: int) -> FileRef | None:
+        if highest is None or highest.num_rows <= self._log.limits.inline_entries:
+            return None
+        if self._highest is None or not self._highest[0].equals(highest):
+            self._highest = (highest, self._log.files.stage_table(highest, epoch, "lz4"))
+        return self._highest[1]
+
+
 def append(log: Log, batch: Batch) -> Appended:
     deadline = Deadline(log.clock, log.limits.append_deadline_s)
-    entries_file: FileRef | None = None
+    side_files = _SideFiles(log)
     looked_again = False
     while True:
         view, producers = log.producers()
@@ -80,13 +107,18 @@ def append(log: Log, batch: Batch) -> Appended:
             seal.seal(log)
             continue
         try:
+            if batch.claim is not None or batch.ids is not None:
+                check_allowed(log, view)
             if batch.claim is not None and _is_replay(producers, batch, batch.claim, log.topic.name):
                 return _replayed(log, view, batch)
-            files = [entry.file for entry in batch.entries]
-            check_epochs(view.head, files if entries_file is None else [*files, entries_file])
-            if entries_file is None and len(batch.entries) > log.limits.inline_entries:
-                entries_file = log.files.stage_entries(batch.entries, view.head.gc_epoch)
-            attempt = _decide(log, view, batch, entries_file)
+            accepted = Accepted(batch.entries)
+            if batch.ids is not None:
+                accepted = batch.ids.judge(producers, log.topic.name)
+                if accepted.dropped and batch.exclusive:
+                    raise _name_in_use(batch.producer, log.topic.name)
+                if not accepted.entries:
+                    return _all_duplicates(log, view, batch)
+            attempt = _decide(log, view, batch, accepted, side_files)
         except LedgerError:
             if looked_again:
                 raise
@@ -94,13 +126,32 @@ def append(log: Log, batch: Batch) -> Appended:
             looked_again = True
             continue
         if _commit(log, attempt, deadline):
-            return _done(log, attempt)
+            return _done(log, attempt, accepted)
         log.clock.sleep(log.clock.jitter(0.002))
         log.refresh()
 
 
+def _name_in_use(producer: str, topic: str) -> Fenced:
+    return Fenced(
+        f"another producer writes to topic '{topic}' with the name '{producer}', and has used sequence ids that this "
+        "one was about to use: this one must stop; nothing was changed. Give each its own name",
+        "LEDGER_PRODUCER_FENCED",
+    )
+
+
+def check_allowed(log: Log, view: View) -> None:
+    if not log.deduplicates(view):
+        raise InvalidInput(
+            f"deduplication is off for topic '{log.topic.name}', by its own policy or its namespace's: write with "
+            "option deduplication=none (a Python producer without a name and without sequence ids), or turn it on with "
+            f"client.set_policies('{log.topic.name}', deduplication=True)",
+            "LEDGER_DEDUPLICATION_OFF",
+        )
+
+
 def _is_replay(producers: dedup.Producers, batch: Batch, claim: dedup.Claim, topic: str) -> bool:
     counted = batch.counted if batch.expects_replay else batch.records
+    producers.check_not_evicted([claim.producer], topic)
     verdict = dedup.judge(producers.get(claim.producer), claim, counted, topic)
     if verdict is dedup.Verdict.NEW and batch.expects_replay:
         raise Conflict(
@@ -111,23 +162,27 @@ def _is_replay(producers: dedup.Producers, batch: Batch, claim: dedup.Claim, top
     return verdict is dedup.Verdict.REPLAY
 
 
-def _decide(log: Log, view: View, batch: Batch, entries_file: FileRef | None) -> _Attempt:
+def _decide(log: Log, view: View, batch: Batch, accepted: Accepted, side_files: _SideFiles) -> _Attempt:
     head = view.head
+    check_epochs(head, (entry.file for entry in accepted.entries))
+    entries_file = side_files.entries(accepted.entries, head.gc_epoch)
+    highest_file = side_files.highest(accepted.highest, head.gc_epoch)
+    check_epochs(head, (file for file in (entries_file, highest_file) if file is not None))
     schema_id, schema_ops = _decide_schema(log, head, batch)
-    claim = batch.claim
+    claim, columns = batch.claim, batch.ids.columns if batch.ids else None
     commit = Commit(
         number=head.next_commit,
         id=batch.id,
         ledger=head.ledger,
         first_entry=head.next_entry,
-        entry_count=len(batch.entries),
-        records=batch.records,
-        bytes=batch.bytes,
+        entry_count=len(accepted.entries),
+        records=sum(entry.kept for entry in accepted.entries),
+        bytes=sum(entry.bytes for entry in accepted.entries),
         records_before=head.records,
         bytes_before=head.bytes,
         publish_ms=max(head.last_publish_ms, log.clock.now_ms()),
         schema_id=schema_id,
-        entries=() if entries_file else batch.entries,
+        entries=() if entries_file else accepted.entries,
         entries_file=entries_file,
         producer=claim.producer if claim else batch.producer,
         query=claim.query if claim else "",
@@ -135,6 +190,11 @@ def _decide(log: Log, view: View, batch: Batch, entries_file: FileRef | None) ->
         sequence=claim.sequence if claim else None,
         digest=claim.digest if claim else b"",
         forget=batch.forget,
+        sequence_column=columns.sequence if columns else "",
+        producer_column=columns.producer_column if columns else "",
+        highest=() if accepted.highest is None or highest_file else _pairs(accepted.highest),
+        highest_file=highest_file,
+        dropped=accepted.dropped + batch.dropped,
     )
     after = replace(
         head,
@@ -152,6 +212,10 @@ def _decide(log: Log, view: View, batch: Batch, entries_file: FileRef | None) ->
         *schema_ops,
     )
     return _Attempt(view.version, after, commit, ops)
+
+
+def _pairs(highest: pa.Table) -> tuple[tuple[str, int], ...]:
+    return tuple(zip(highest["producer"].to_pylist(), highest["sequence"].to_pylist(), strict=True))
 
 
 def _decide_schema(log: Log, head: Head, batch: Batch) -> tuple[int, tuple[Op, ...]]:
@@ -232,19 +296,26 @@ def _resolve(log: Log, attempt: _Attempt, deadline: Deadline) -> bool | None:
         return log.commit(view, attempt.commit.number).id == attempt.commit.id
 
 
-def _done(log: Log, attempt: _Attempt) -> Appended:
+def _done(log: Log, attempt: _Attempt, accepted: Accepted) -> Appended:
     view = log.view()
     if view.version == attempt.version:
         log.committed(attempt.head, attempt.version + 1, attempt.commit)
     commit = attempt.commit
     logger.info(
-        "committed topic=%s commit=%d position=%d:%d:0 records=%d bytes=%d producer=%s sequence=%s",
+        "committed topic=%s commit=%d position=%d:%d:0 records=%d bytes=%d producer=%s sequence=%s dropped=%d",
         log.topic.name, commit.number, commit.ledger, commit.first_entry, commit.records, commit.bytes,
-        commit.producer, commit.sequence,
+        commit.producer, commit.sequence, commit.dropped,
     )  # fmt: skip
-    return Appended(Position(commit.ledger, commit.first_entry, 0), commit.records, False, commit.publish_ms)
+    start = Position(commit.ledger, commit.first_entry, 0)
+    return Appended(start, commit.records, False, commit.publish_ms, commit.dropped, accepted.entries)
 
 
 def _replayed(log: Log, view: View, batch: Batch) -> Appended:
     logger.info("replayed topic=%s producer=%s: already in the log, nothing added", log.topic.name, batch.claim)
     return Appended(view.head.end, 0, True, view.head.last_publish_ms)
+
+
+def _all_duplicates(log: Log, view: View, batch: Batch) -> Appended:
+    dropped = batch.records + batch.dropped
+    logger.info("duplicates topic=%s dropped=%d: all are in the log already", log.topic.name, dropped)
+    return Appended(view.head.end, 0, True, view.head.last_publish_ms, dropped)

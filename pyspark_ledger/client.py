@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import os
 import threading
+from datetime import timedelta
 
 import pyarrow as pa
 
-from pyspark_ledger import append, gc, topics
+from pyspark_ledger import append, gc, policies, topics
 from pyspark_ledger.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.limits import DEFAULT_LIMITS, Limits
 from pyspark_ledger.log import Log
+from pyspark_ledger.policies import UNCHANGED, Unchanged
 from pyspark_ledger.port import Metadata
 from pyspark_ledger.position import Position
 from pyspark_ledger.producer import Producer
 from pyspark_ledger.reader import Bound, Reader
-from pyspark_ledger.records import ProducerState, Topic
+from pyspark_ledger.records import Policies, ProducerState, Topic
 from pyspark_ledger.storage import Storage, open_storage
 
 DEFAULT_ZOOKEEPER = "127.0.0.1:2181"
@@ -89,9 +91,20 @@ class LedgerClient:
 
     # -- records -------------------------------------------------------------------------------------------
 
-    def producer(self, topic: str, name: str | None = None, *, compression: str = "lz4") -> Producer:
-        """Writes records one by one, in commits of many. Close it, or use it with ``with``."""
-        return Producer(self.log(topic), name=name, compression=compression)
+    def producer(
+        self,
+        topic: str,
+        name: str | None = None,
+        initial_sequence_id: int | None = None,
+        *,
+        compression: str = "lz4",
+    ) -> Producer:
+        """Writes records one by one, in commits of many. Close it, or use it with ``with``.
+
+        With a name, records are numbered (from ``initial_sequence_id``, or after the last one in the log) and a retry
+        after a crash adds nothing twice. Without one, a unique name is assigned."""
+        log = self.log(topic)
+        return Producer(log, name=name, initial_sequence_id=initial_sequence_id, compression=compression)
 
     def reader(
         self,
@@ -108,17 +121,44 @@ class LedgerClient:
     # -- producers and maintenance -------------------------------------------------------------------------
 
     def producers(self, topic: str) -> list[ProducerState]:
-        """Who has written with sequence ids, and what last."""
+        """Who has written with sequence ids: name, last sequence id, last publish time, owner query."""
         return self.log(topic).producers()[1].all()
+
+    def evicted_producers(self, topic: str) -> int:
+        """How many producers the topic's policy has evicted, and not been told to forget since."""
+        return self.log(topic).producers()[1].evicted
 
     def forget_producer(self, topic: str, name: str) -> None:
         """Lets a producer's name go, so that another query may use it. What it wrote stays."""
         log = self.log(topic)
         _, states = log.producers()
-        if states.get(name) is None:
+        if states.get(name) is None and not states.is_evicted(name):
             known = ", ".join(state.name for state in states.all()[:10]) or "none"
             raise InvalidInput(f"topic '{topic}' knows no producer '{name}': {known}", "LEDGER_PRODUCER_NOT_FOUND")
         append.append(log, append.Batch(id=self._clock.new_id(), producer=name, forget=True))
+
+    def policies(self, topic: str) -> Policies:
+        return self.log(topic).refresh(sync=True).head.policies
+
+    def set_policies(
+        self,
+        topic: str,
+        *,
+        deduplication: bool | Unchanged | None = UNCHANGED,
+        snapshot_commits: int | Unchanged = UNCHANGED,
+        evict_producers_after: timedelta | Unchanged | None = UNCHANGED,
+    ) -> Policies:
+        """Changes what is given. No commit after this returns is judged by the old policies.
+
+        ``deduplication``: whether sequence ids are checked; None: as the namespace says. ``snapshot_commits``: commits
+        between two snapshots of the dedup state (0: the default, 1,000). ``evict_producers_after``: producers silent
+        for longer are evicted; None: never."""
+        return policies.change(self.log(topic), deduplication, snapshot_commits, evict_producers_after)
+
+    def set_namespace_policies(self, *, deduplication: bool) -> None:
+        """For every topic whose own policies do not say. Writers that run notice within seconds."""
+        _ = self.storage  # makes the namespace if this is its first use
+        policies.change_namespace(self._metadata, deduplication)
 
     def gc(self, topic: str, *, dry_run: bool = False) -> gc.Collected:
         """Deletes files that no commit names and none can name any more: what failed and killed writers left."""

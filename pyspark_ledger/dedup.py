@@ -7,11 +7,12 @@ after it add.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
 
 from pyspark_ledger.errors import Conflict, Fenced
 from pyspark_ledger.files import TopicFiles
@@ -29,6 +30,7 @@ _PRODUCERS = pa.schema(
         pa.field("digest", pa.binary()),
         pa.field("records", pa.int64()),
         pa.field("publish_ms", pa.int64()),
+        pa.field("per_record", pa.bool_()),
     ]
 )
 
@@ -57,6 +59,13 @@ def judge(state: ProducerState | None, claim: Claim, records: int | None, topic:
     """
     if state is None:
         return Verdict.NEW
+    if state.per_record:
+        raise Conflict(
+            f"producer '{claim.producer}' of topic '{topic}' numbers single records (the last is {state.sequence}), "
+            f"and {_query(claim.query)} would number whole batches with it: choose another producerName, or let it go "
+            f"with client.forget_producer('{topic}', '{claim.producer}')",
+            "LEDGER_PRODUCER_OWNED",
+        )
     if claim.query != state.query:
         raise Conflict(
             f"producer '{claim.producer}' of topic '{topic}' belongs to {_query(state.query)} (last sequence id "
@@ -100,26 +109,108 @@ def _query(query: str) -> str:
 
 
 class Producers:
-    """Producer states up to a commit."""
+    """Producer states up to a commit.
+
+    A producer whose records bring their own ids has only its last one, and there may be a million of them: they are
+    kept as two maps, not as objects.
+    """
 
     def __init__(self, next_commit: int, states: Iterable[ProducerState], limits: Limits) -> None:
-        self.next_commit = next_commit
-        self._states = {state.name: state for state in states}
+        self.first_commit = self.next_commit = next_commit
         self._limits = limits
+        self._owned: dict[str, ProducerState] = {}
+        self._sequences: dict[str, int] = {}
+        self._published: dict[str, int] = {}
+        self._evicted: set[int] = set()
+        for state in states:
+            self._put(state)
+
+    def _put(self, state: ProducerState) -> None:
+        if state.per_record:
+            self._sequences[state.name] = state.sequence
+            self._published[state.name] = state.publish_ms
+        else:
+            self._owned[state.name] = state
+
+    def __len__(self) -> int:
+        return len(self._owned) + len(self._sequences)
+
+    @property
+    def evicted(self) -> int:
+        return len(self._evicted)
 
     def get(self, name: str) -> ProducerState | None:
-        return self._states.get(name)
+        owned = self._owned.get(name)
+        if owned is not None or name not in self._sequences:
+            return owned
+        return _per_record(name, self._sequences[name], self._published[name])
 
     def all(self) -> list[ProducerState]:
-        return sorted(self._states.values(), key=lambda state: state.name)
+        per_record = (_per_record(n, s, self._published[n]) for n, s in self._sequences.items())
+        return sorted((*self._owned.values(), *per_record), key=lambda state: state.name)
 
-    def apply(self, commit: Commit) -> None:
+    def owned(self) -> list[ProducerState]:
+        """The producers that belong to a query or a batch job."""
+        return list(self._owned.values())
+
+    def known_sequences(self, at_most: int, name: str = "") -> pa.Table | None:
+        """(producer, sequence) of everybody whose records bring ids, or of one; None if there are too many."""
+        if name:
+            return _pairs({name: self._sequences[name]} if name in self._sequences else {})
+        return _pairs(self._sequences) if len(self._sequences) <= at_most else None
+
+    def sequences(self, names: pa.Array, topic: str) -> pa.Array:
+        """The last id of each producer whose records bring their own; null for one that is new."""
+        asked = names.to_pylist()
+        found = pa.array(map(self._sequences.get, asked), pa.int64(), size=len(asked))
+        if found.null_count:
+            unknown = names.filter(found.is_null()).to_pylist()
+            if taken := self._owned.keys() & unknown:
+                raise _owned_by_batches(self._owned[min(taken)], topic)
+            self.check_not_evicted(unknown, topic)
+        return found
+
+    def check_not_evicted(self, names: Iterable[str], topic: str) -> None:
+        """An evicted producer's ids cannot be told from new ones: say so, never guess."""
+        if self._evicted:
+            for name in names:
+                if _fingerprint(name) in self._evicted and self.get(name) is None:
+                    raise Conflict(
+                        f"producer '{name}' of topic '{topic}' was silent for so long that the topic's policy evicted "
+                        "it: whether its ids are old or new is no longer known. Use another producer name, or let it "
+                        f"begin anew with client.forget_producer('{topic}', '{name}')",
+                        "LEDGER_PRODUCER_EVICTED",
+                    )
+
+    def is_evicted(self, name: str) -> bool:
+        return _fingerprint(name) in self._evicted
+
+    # -- moving on -----------------------------------------------------------------------------------------
+
+    def apply(self, commit: Commit, files: TopicFiles) -> None:
         assert commit.number == self.next_commit, "a snapshot never covers a commit it has not seen"
         self.next_commit += 1
         if commit.forget:
-            self._states.pop(commit.producer, None)
+            self._forget(commit.producer)
+        elif commit.sequence_column:
+            self._raise(commit, files)
         elif commit.producer and commit.sequence is not None:
-            self._states[commit.producer] = self._after(self._states.get(commit.producer), commit)
+            self._owned[commit.producer] = self._after(self._owned.get(commit.producer), commit)
+
+    def _forget(self, name: str) -> None:
+        self._owned.pop(name, None)
+        self._sequences.pop(name, None)
+        self._published.pop(name, None)
+        self._evicted.discard(_fingerprint(name))
+
+    def _raise(self, commit: Commit, files: TopicFiles) -> None:
+        if commit.highest_file is None:
+            highest = dict(commit.highest)
+        else:
+            table = files.fetch_table(commit.highest_file)
+            highest = dict(zip(table["producer"].to_pylist(), table["sequence"].to_pylist(), strict=True))
+        self._sequences.update(highest)
+        self._published.update(dict.fromkeys(highest, commit.publish_ms))
 
     def _after(self, old: ProducerState | None, commit: Commit) -> ProducerState:
         past = old.past_runs if old else ()
@@ -137,21 +228,74 @@ class Producers:
             commit.publish_ms,
         )
 
+    # -- snapshots -----------------------------------------------------------------------------------------
+
+    def without_silent(self, since_ms: int) -> Producers:
+        """A copy in which producers that have written nothing since are only fingerprints."""
+        kept = Producers(self.next_commit, (), self._limits)
+        kept._owned = {name: state for name, state in self._owned.items() if state.publish_ms >= since_ms}
+        kept._published = {name: ms for name, ms in self._published.items() if ms >= since_ms}
+        kept._sequences = {name: self._sequences[name] for name in kept._published}
+        gone = (self._owned.keys() - kept._owned.keys()) | (self._sequences.keys() - kept._sequences.keys())
+        kept._evicted = self._evicted | {_fingerprint(name) for name in gone}
+        return kept
+
     def snapshot(self, files: TopicFiles, mark_delete: Position, epoch: int) -> DedupSnapshot:
-        states = self.all()
-        size = sum(len(s.name) + len(s.query) + 40 * (len(s.past_runs) + 2) + len(s.digest) for s in states)
-        if size <= self._limits.inline_producers_bytes:
-            return DedupSnapshot(self.next_commit, mark_delete, tuple(states))
-        file = files.stage([asdict(state) for state in states], _PRODUCERS, epoch)
-        return DedupSnapshot(self.next_commit, mark_delete, (), file)
+        evicted_file = None
+        if self._evicted:
+            fingerprints = pa.array(sorted(self._evicted), pa.uint64())
+            evicted_file = files.stage_table(pa.table({"fingerprint": fingerprints}), epoch)
+        evicted = (len(self._evicted), evicted_file)
+        if len(self) * 40 <= self._limits.inline_producers_bytes:  # else it cannot be small enough
+            states = self.all()
+            size = sum(len(s.name) + len(s.query) + 40 * (len(s.past_runs) + 2) + len(s.digest) for s in states)
+            if size <= self._limits.inline_producers_bytes:
+                return DedupSnapshot(self.next_commit, mark_delete, tuple(states), None, *evicted)
+        return DedupSnapshot(self.next_commit, mark_delete, (), files.stage_table(self._table(), epoch), *evicted)
+
+    def _table(self) -> pa.Table:
+        owned = pa.Table.from_pylist([asdict(state) for state in self._owned.values()], schema=_PRODUCERS)
+        per_record = pa.table(
+            {"name": list(self._sequences), "sequence": list(self._sequences.values()),
+             "publish_ms": [self._published[name] for name in self._sequences]},
+            schema=pa.schema([_PRODUCERS.field(name) for name in ("name", "sequence", "publish_ms")]),
+        )  # fmt: skip
+        return pa.concat_tables([owned, per_record], promote_options="default")
+
+    @classmethod
+    def load(cls, snapshot: DedupSnapshot, files: TopicFiles, limits: Limits) -> Producers:
+        self = cls(snapshot.next_commit, snapshot.producers, limits)
+        if snapshot.producers_file is not None:
+            table = files.fetch_table(snapshot.producers_file)
+            is_owned = pc.fill_null(pc.invert(table["per_record"]), False)
+            for row in table.filter(is_owned).to_pylist():
+                self._put(ProducerState(**{**row, "past_runs": tuple(row["past_runs"])}))
+            per_record = table.filter(pc.invert(is_owned))
+            names = per_record["name"].to_pylist()
+            self._sequences = dict(zip(names, per_record["sequence"].to_pylist(), strict=True))
+            self._published = dict(zip(names, per_record["publish_ms"].to_pylist(), strict=True))
+        if snapshot.evicted_file is not None:
+            self._evicted = set(files.fetch_table(snapshot.evicted_file)["fingerprint"].to_pylist())
+        return self
 
 
-def load(snapshot: DedupSnapshot, files: TopicFiles, limits: Limits) -> Producers:
-    states: Iterable[ProducerState] = snapshot.producers
-    if snapshot.producers_file is not None:
-        states = map(_state_from_row, files.fetch(snapshot.producers_file))
-    return Producers(snapshot.next_commit, states, limits)
+def _per_record(name: str, sequence: int, publish_ms: int) -> ProducerState:
+    return ProducerState(name, sequence, "", "", (), b"", 0, publish_ms, per_record=True)
 
 
-def _state_from_row(row: dict[str, Any]) -> ProducerState:
-    return replace(ProducerState(**row), past_runs=tuple(row["past_runs"]))
+def _pairs(sequences: dict[str, int]) -> pa.Table:
+    schema = pa.schema([("producer", pa.string()), ("sequence", pa.int64())])
+    return pa.table({"producer": list(sequences), "sequence": list(sequences.values())}, schema=schema)
+
+
+def _fingerprint(name: str) -> int:
+    return xxhash.xxh3_64_intdigest(name.encode())
+
+
+def _owned_by_batches(state: ProducerState, topic: str) -> Conflict:
+    return Conflict(
+        f"producer '{state.name}' of topic '{topic}' belongs to {_query(state.query)}, which numbers whole batches: it "
+        "cannot number records too. Choose another producer name, or let this one go with "
+        f"client.forget_producer('{topic}', '{state.name}')",
+        "LEDGER_PRODUCER_OWNED",
+    )

@@ -26,7 +26,14 @@ FILE_FIELDS = [
     pa.field("tail_hash", pa.uint64()),
 ]
 FILE_TYPE = pa.struct(FILE_FIELDS)
-ENTRY_TYPE = pa.struct([pa.field("file", FILE_TYPE), pa.field("records", pa.int64())])
+ENTRY_TYPE = pa.struct(
+    [
+        pa.field("file", FILE_TYPE),
+        pa.field("records", pa.int64()),
+        pa.field("masked", pa.int64()),
+        pa.field("mask", pa.binary()),
+    ]
+)
 _ENTRIES = pa.schema([pa.field("entry", ENTRY_TYPE)])
 
 
@@ -42,10 +49,13 @@ class TopicFiles:
         self._remembered: OrderedDict[bytes, Any] = OrderedDict()
 
     def stage(self, rows: list[dict[str, Any]], schema: pa.Schema, epoch: int) -> FileRef:
-        """Writes a table under a new name; durable when it returns."""
+        """Writes rows under a new name; durable when it returns."""
+        return self.stage_table(pa.Table.from_pylist(rows, schema=schema), epoch)
+
+    def stage_table(self, table: pa.Table, epoch: int, compression: str = "zstd") -> FileRef:
         buffer = pa.BufferOutputStream()
-        with pa.ipc.new_file(buffer, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+        with pa.ipc.new_file(buffer, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+            writer.write_table(table)
         data = buffer.getvalue()
         uid = self._clock.new_id()
         sink = self.storage.create(names.staged_file(self.uuid, epoch, uid))
@@ -61,15 +71,19 @@ class TopicFiles:
         if ref.uid in self._remembered:
             self._remembered.move_to_end(ref.uid)
             return self._remembered[ref.uid]  # type: ignore[no-any-return]
-        path = names.staged_file(self.uuid, ref.epoch, ref.uid)
-        data = self.storage.read(path, 0, ref.length + 1)
-        if data.size != ref.length or xxhash.xxh3_64_intdigest(data) != ref.tail_hash:
-            raise CorruptData(f"{self.storage.where(path)} is damaged: it fails its checksum; restore it from a copy")
-        rows: list[dict[str, Any]] = pa.ipc.open_file(pa.BufferReader(data)).read_all().to_pylist()
+        rows: list[dict[str, Any]] = self.fetch_table(ref).to_pylist()
         self._remembered[ref.uid] = rows
         while len(self._remembered) > self._REMEMBERED:
             self._remembered.popitem(last=False)
         return rows
+
+    def fetch_table(self, ref: FileRef) -> pa.Table:
+        """Not remembered: what is kept as a table may be large."""
+        path = names.staged_file(self.uuid, ref.epoch, ref.uid)
+        data = self.storage.read(path, 0, ref.length + 1)
+        if data.size != ref.length or xxhash.xxh3_64_intdigest(data) != ref.tail_hash:
+            raise CorruptData(f"{self.storage.where(path)} is damaged: it fails its checksum; restore it from a copy")
+        return pa.ipc.open_file(pa.BufferReader(data)).read_all()
 
     def stage_entries(self, entries: Iterable[Entry], epoch: int) -> FileRef:
         return self.stage([{"entry": entry_row(entry)} for entry in entries], _ENTRIES, epoch)
@@ -87,8 +101,8 @@ def file_from_row(row: dict[str, Any]) -> FileRef:
 
 
 def entry_row(entry: Entry) -> dict[str, Any]:
-    return {"file": file_row(entry.file), "records": entry.records}
+    return {"file": file_row(entry.file), "records": entry.records, "masked": entry.masked, "mask": entry.mask}
 
 
 def entry_from_row(row: dict[str, Any]) -> Entry:
-    return Entry(file_from_row(row["file"]), row["records"])
+    return Entry(file_from_row(row["file"]), row["records"], row["masked"], row["mask"])

@@ -64,16 +64,16 @@ def _superseded(log: Log, view: View) -> list[str]:
 def _moved_up(log: Log, ref: FileRef) -> bool:
     """A node of the index that is full is not replaced: it becomes a row of the level above."""
     try:
-        rows = log.files.fetch(ref)
+        table = log.files.fetch_table(ref)
     except CorruptData:
         return False  # gone already: an earlier run was cut off
-    return "level" in rows[0] and len(rows) >= log.limits.index_fanout
+    return "level" in table.column_names and table.num_rows >= log.limits.index_fanout
 
 
 def _replaceable(log: Log, head: Head) -> tuple[FileRef, ...]:
     dedup = log.metadata.read(DedupKey(head.uuid))
-    snapshot = dedup.record.producers_file if dedup else None
-    return (*head.index, snapshot) if snapshot else head.index
+    files = (dedup.record.producers_file, dedup.record.evicted_file) if dedup else ()
+    return (*head.index, *(file for file in files if file is not None))
 
 
 def _delete(log: Log, paths: list[str]) -> None:
@@ -101,8 +101,7 @@ def _references(log: Log, view: View) -> Iterator[FileRef]:
     # A seal names a ledger whose last commit may be the one before the epoch began: start one earlier.
     first = max(0, view.head.gc_marks[0] - 1)
     for commit in _commits_since(log, view, first):
-        if commit.entries_file:
-            yield commit.entries_file
+        yield from (file for file in (commit.entries_file, commit.highest_file) if file is not None)
         yield from (entry.file for entry in log.entries(commit))
     yield from Index(log.files, view.head.index).references(first)
     yield from _replaceable(log, view.head)

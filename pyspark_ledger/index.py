@@ -46,6 +46,11 @@ _COMMITS = pa.schema(
         pa.field("sequence", pa.int64()),
         pa.field("digest", pa.binary()),
         pa.field("forget", pa.bool_()),
+        pa.field("sequence_column", pa.string()),
+        pa.field("producer_column", pa.string()),
+        pa.field("highest", pa.map_(pa.string(), pa.int64())),
+        pa.field("highest_file", FILE_TYPE),
+        pa.field("dropped", pa.int64()),
     ]
 )
 _ROWS = pa.schema(
@@ -142,16 +147,12 @@ def stage_leaf(files: TopicFiles, commits: list[Commit], epoch: int) -> IndexRow
 def commit_row(commit: Commit) -> dict[str, Any]:
     row = {name: getattr(commit, name) for name in _COMMITS.names}
     row["entries"] = [entry_row(entry) for entry in commit.entries]
-    row["entries_file"] = file_row(commit.entries_file) if commit.entries_file else None
+    for name in ("entries_file", "highest_file"):
+        row[name] = file_row(row[name]) if row[name] else None
     return row
 
 
 def commit_from_row(row: dict[str, Any]) -> Commit:
-    file = row["entries_file"]
-    return Commit(
-        **{
-            **row,
-            "entries": tuple(entry_from_row(entry) for entry in row["entries"]),
-            "entries_file": file_from_row(file) if file else None,
-        }
-    )
+    files = {name: file_from_row(row[name]) if row[name] else None for name in ("entries_file", "highest_file")}
+    entries = tuple(entry_from_row(entry) for entry in row["entries"])
+    return Commit(**{**row, **files, "entries": entries, "highest": tuple(row["highest"])})

@@ -12,6 +12,7 @@ class Limits:
     ledger_age_ms: int = 24 * 3600 * 1000
     index_fanout: int = 1_000  # rows in one index file: a million commits need two levels, a billion three
     inline_entries: int = 16  # more than these go to a file that the commit names
+    inline_mask_bytes: int = 512  # likewise
     inline_producers_bytes: int = 100_000
     nodes_per_delete: int = 500
     past_runs: int = 16

@@ -20,13 +20,14 @@ from pyspark_ledger.errors import CorruptData, DataLoss, NotFound
 from pyspark_ledger.files import TopicFiles
 from pyspark_ledger.index import Index
 from pyspark_ledger.limits import DEFAULT_LIMITS, Limits
-from pyspark_ledger.port import CommitKey, DedupKey, HeadKey, Key, Metadata, R, SchemaKey, Versioned
+from pyspark_ledger.port import CommitKey, DedupKey, HeadKey, Key, Metadata, NamespaceKey, R, SchemaKey, Versioned
 from pyspark_ledger.position import Position
 from pyspark_ledger.records import Commit, Entry, Head, Topic
 from pyspark_ledger.storage import Storage
 
 logger = logging.getLogger(__name__)
 
+_NAMESPACE_S = 10.0  # how long a change of the namespace's policy may take to be noticed
 _ATTEMPTS = 50  # a reader loses a race only against a seal, which happens once in a thousand commits
 
 
@@ -64,6 +65,7 @@ class Log:
         self._hinted = False
         self._schemas: dict[int, pa.Schema] = {}
         self._producers: dedup.Producers | None = None
+        self._namespace: tuple[float, bool] | None = None  # when it was read, and whether it deduplicates
 
     # -- the picture ---------------------------------------------------------------------------------------
 
@@ -196,11 +198,11 @@ class Log:
         view = self.view()
         for _ in range(_ATTEMPTS):
             states = self._producers
-            if states is None or not view.head.ledger_first_commit <= states.next_commit <= view.head.next_commit:
-                states = self._load_producers()
+            if states is None or not self._can_follow(states, view.head):
+                states = dedup.Producers.load(self._read(DedupKey(self.topic.uuid)), self.files, self.limits)
             if states.next_commit >= view.head.ledger_first_commit:
                 for commit in view.open_commits[states.next_commit - view.head.ledger_first_commit :]:
-                    states.apply(commit)
+                    states.apply(commit, self.files)
                 self._producers = states
                 if states.next_commit == view.head.next_commit:
                     return view, states
@@ -208,8 +210,23 @@ class Log:
             view = self.refresh(sync=True)  # a ledger was sealed between the two reads
         raise CorruptData(f"topic '{self.topic.name}': its dedup snapshot does not belong to its head")
 
-    def _load_producers(self) -> dedup.Producers:
-        return dedup.load(self._read(DedupKey(self.topic.uuid)), self.files, self.limits)
+    def _can_follow(self, states: dedup.Producers, head: Head) -> bool:
+        """Whether what is in memory and the open ledger's commits give the state. A topic that evicts producers does
+        so at a seal: then the snapshot is the truth, whatever this process remembers."""
+        if head.policies.evict_producers_ms and states.first_commit != head.ledger_first_commit:
+            return False
+        return head.ledger_first_commit <= states.next_commit <= head.next_commit
+
+    def deduplicates(self, view: View) -> bool:
+        """Whether sequence ids are checked: the topic's policy, or else its namespace's."""
+        policy = view.head.policies.deduplication
+        return self._namespace_deduplicates() if policy is None else policy
+
+    def _namespace_deduplicates(self) -> bool:
+        if self._namespace is None or self.clock.monotonic() - self._namespace[0] > _NAMESPACE_S:
+            found = self.metadata.read(NamespaceKey())
+            self._namespace = (self.clock.monotonic(), found is None or found.record.deduplication)
+        return self._namespace[1]
 
 
 def _ending_after(commits: list[Commit] | tuple[Commit, ...], position: Position) -> Iterator[Commit]:

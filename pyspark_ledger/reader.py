@@ -9,12 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from pyspark_ledger import scan
+from pyspark_ledger import mask, scan
 from pyspark_ledger import schema as schemas
 from pyspark_ledger.entryfile import EntryReader
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.log import Log, View
 from pyspark_ledger.position import Position
+from pyspark_ledger.storage import Storage
 
 Bound = str | Position | datetime
 POLL_S = 2.0  # how long a lost watch can go unnoticed
@@ -55,27 +56,26 @@ class Reader:
         self._stopped = True
 
     def __iter__(self) -> Iterator[Record]:
-        for piece, first, batch in self._batches():
+        for piece, rows in self._rows():
             published = datetime.fromtimestamp(piece.publish_ms / 1000, UTC)
-            for index, value in enumerate(batch.to_pylist(), first):
-                position = Position(piece.ledger, piece.entry, index)
-                self._position = _after(piece, index)
-                yield Record(position, value, published, piece.producer, piece.sequence)
+            columns = (column.to_pylist() for column in (rows.indexes, *rows.ids()))
+            for value, index, producer, sequence in zip(rows.batch.to_pylist(), *columns, strict=True):
+                self._position = piece.after(index + 1)
+                yield Record(Position(piece.ledger, piece.entry, index), value, published, producer, sequence)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The same, as Arrow record batches."""
-        for piece, first, batch in self._batches():
-            self._position = _after(piece, first + batch.num_rows - 1)
-            yield batch
+        for piece, rows in self._rows():
+            self._position = piece.after(rows.indexes[-1].as_py() + 1)
+            yield rows.batch
 
-    def _batches(self) -> Iterator[tuple[scan.Slice, int, pa.RecordBatch]]:
+    def _rows(self) -> Iterator[tuple[scan.Slice, Rows]]:
         while not self._stopped:
             view = self._log.view(POLL_S)
             end = view.head.end if self._end is None else self._end
             for piece in scan.slices(self._log, view, self._position, end):
-                file = EntryReader(self._log.storage, self._log.topic.uuid, piece.file, self._schema.names)
-                for first, batch in file.batches(piece.start, piece.stop):
-                    yield piece, first, schemas.project(batch, self._schema)
+                for rows in read_slice(self._log.storage, self._log.topic.uuid, piece, self._schema, with_ids=True):
+                    yield piece, rows
                     if self._stopped:
                         return
             if self._end is not None:
@@ -83,10 +83,42 @@ class Reader:
             self._log.clock.sleep(WAIT_S)
 
 
-def _after(piece: scan.Slice, index: int) -> Position:
-    if index + 1 == piece.records:
-        return Position(piece.ledger, piece.entry + 1, 0)
-    return Position(piece.ledger, piece.entry, index + 1)
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Records of one entry: their indexes, their columns, and where their ids are."""
+
+    piece: scan.Slice
+    indexes: pa.Array
+    batch: pa.RecordBatch
+    stored: pa.RecordBatch  # with the columns that hold ids, asked for or not
+
+    def ids(self) -> tuple[pa.Array, pa.Array]:
+        """Producer and sequence id of each record."""
+        piece, count = self.piece, self.batch.num_rows
+        producer = pa.repeat(pa.scalar(piece.producer, pa.string()), count)
+        sequence = pa.repeat(pa.scalar(piece.sequence, pa.int64()), count)
+        if piece.sequence_column:
+            sequence = self.stored.column(piece.sequence_column).cast(pa.int64())
+        if piece.producer_column:
+            producer = self.stored.column(piece.producer_column).cast(pa.string())
+        return producer, sequence
+
+
+def read_slice(
+    storage: Storage, uuid: str, piece: scan.Slice, schema: pa.Schema, *, with_ids: bool = False
+) -> Iterator[Rows]:
+    """The records of a slice in a schema, verified as they are read; masked rows are left out."""
+    columns = list(schema.names)
+    if with_ids:
+        columns += [name for name in (piece.sequence_column, piece.producer_column) if name]
+    kept = mask.unpack(piece.mask, piece.records) if piece.mask else None
+    for first, stored in EntryReader(storage, uuid, piece.file, columns).batches(piece.start, piece.stop):
+        indexes = pa.arange(first, first + stored.num_rows)
+        if kept is not None:
+            wanted = kept.slice(first, stored.num_rows)
+            stored, indexes = stored.filter(wanted), indexes.filter(wanted)
+        if stored.num_rows:
+            yield Rows(piece, indexes, schemas.project(stored, schema), stored)
 
 
 def projection(schema: pa.Schema, columns: list[str] | None, topic: str) -> pa.Schema:

@@ -29,10 +29,20 @@ class FileRef:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The records that one task, or one producer flush, added."""
+    """The records that one task, or one producer flush, added.
+
+    Positions count every row of the file. Rows that turned out to be duplicates when the batch was committed are
+    masked: they keep their index, and no reader sees them.
+    """
 
     file: FileRef
     records: int
+    masked: int = 0
+    mask: builtins.bytes = b""  # see mask.py; empty if every row is kept
+
+    @property
+    def kept(self) -> int:
+        return self.records - self.masked
 
     @property
     def bytes(self) -> int:
@@ -62,6 +72,20 @@ class Commit:
     sequence: int | None = None
     digest: builtins.bytes = b""  # of Spark's offset log entry: tells a replay from another batch of that id
     forget: bool = False  # this commit only removes the producer's state
+    sequence_column: str = ""  # records bring their own sequence ids, in this column of the entry files,
+    producer_column: str = ""  # and their producers in this one, unless it is one producer for all
+    highest: tuple[tuple[str, int], ...] = ()  # what such a commit adds to the dedup state: inline, or else in
+    highest_file: FileRef | None = None
+    dropped: int = 0  # duplicates that did not become visible
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """What a topic's owner may set. It is part of the head, so that no commit is judged by an outdated one."""
+
+    deduplication: bool | None = None  # None: as the namespace says
+    snapshot_commits: int = 0  # commits per ledger, and so between two dedup snapshots; 0: the default
+    evict_producers_ms: int = 0  # producers silent for longer are evicted; 0: never
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +110,7 @@ class Head:
     index: tuple[FileRef, ...] = ()  # the right edge of the tree over sealed ledgers, lowest level first
     gc_kept: tuple[FileRef, ...] = ()  # what could be superseded, as it was when gc last raised the epoch
     gc_kept_before: tuple[FileRef, ...] = ()  # and the time before
+    policies: Policies = Policies()
 
     @property
     def end(self) -> Position:
@@ -104,6 +129,7 @@ class ProducerState:
     digest: bytes
     records: int  # of the commit that brought the sequence
     publish_ms: int
+    per_record: bool = False  # every record brings its sequence id; such a producer has no owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +140,13 @@ class DedupSnapshot:
     mark_delete: Position
     producers: tuple[ProducerState, ...] = ()  # inline, or when large in
     producers_file: FileRef | None = None
+    evicted: int = 0  # how many producers have been evicted and not been heard of since;
+    evicted_file: FileRef | None = None  # their fingerprints
+
+    @property
+    def properties(self) -> dict[str, int]:
+        """PIP-6's view of it: what is attached to the mark-delete position, producer -> sequence id."""
+        return {state.name: state.sequence for state in self.producers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +174,7 @@ class Namespace:
 
     storage: str
     created_ms: int
+    deduplication: bool = True  # for topics whose policies do not say
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from pyspark_ledger import mask
 from pyspark_ledger.entryfile import BATCH_ROWS
 from pyspark_ledger.log import Log, View
 from pyspark_ledger.position import EARLIEST, Position
@@ -13,25 +15,34 @@ from pyspark_ledger.records import FileRef
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Rows [start, stop) of one entry."""
+    """Rows [start, stop) of one entry, of which those that are not masked are records."""
 
     file: FileRef
     ledger: int
     entry: int
     start: int
     stop: int
-    records: int  # in the whole entry
+    records: int  # rows in the whole entry, masked ones too
+    mask: builtins.bytes
     publish_ms: int
     producer: str
     sequence: int | None
+    sequence_column: str = ""  # set if every record has its own
+    producer_column: str = ""
 
     @property
-    def rows(self) -> int:
+    def width(self) -> int:
+        """Rows, masked ones too."""
         return self.stop - self.start
 
     @property
+    def rows(self) -> int:
+        """Rows that are records."""
+        return mask.count(self.mask, self.records, self.start, self.stop)
+
+    @property
     def bytes(self) -> int:
-        return self.file.length * self.rows // self.records
+        return self.file.length * self.width // self.records
 
     @property
     def begin(self) -> Position:
@@ -39,16 +50,25 @@ class Slice:
 
     @property
     def end(self) -> Position:
-        """The next position to read; one spelling: past the last row of an entry comes the next entry."""
-        if self.stop == self.records:
+        """The next position to read."""
+        return self.after(self.stop)
+
+    def after(self, index: int) -> Position:
+        """The first record at or after an index. One spelling: past an entry's last record comes the next entry."""
+        index = mask.skip(self.mask, self.records, index, 0) if index < self.records else index
+        if index >= self.records:
             return Position(self.ledger, self.entry + 1, 0)
-        return Position(self.ledger, self.entry, self.stop)
+        return Position(self.ledger, self.entry, index)
 
     def first(self, rows: int) -> Slice:
-        return replace(self, stop=min(self.stop, self.start + rows))
+        """The first so many records."""
+        return self.until(mask.skip(self.mask, self.records, self.start, rows))
 
-    def after(self, rows: int) -> Slice:
-        return replace(self, start=min(self.stop, self.start + rows))
+    def until(self, index: int) -> Slice:
+        return replace(self, stop=min(self.stop, index))
+
+    def since(self, index: int) -> Slice:
+        return replace(self, start=min(self.stop, index))
 
 
 def slices(log: Log, view: View, start: Position, end: Position) -> Iterator[Slice]:
@@ -64,10 +84,12 @@ def slices(log: Log, view: View, start: Position, end: Position) -> Iterator[Sli
             before = (commit.ledger, number) < (start.ledger, start.entry)
             past = (commit.ledger, number) > (end.ledger, end.entry)
             if low < stop and not before and not past:
-                yield Slice(
-                    entry.file, commit.ledger, number, low, stop, entry.records, commit.publish_ms, commit.producer,
-                    commit.sequence,
+                piece = Slice(
+                    entry.file, commit.ledger, number, low, stop, entry.records, entry.mask, commit.publish_ms,
+                    commit.producer, commit.sequence, commit.sequence_column, commit.producer_column,
                 )  # fmt: skip
+                if piece.rows:
+                    yield piece
 
 
 def advance(
@@ -88,12 +110,12 @@ def advance(
     for piece in slices(log, view, start, end):
         take = min(piece.rows, rows_left)
         if piece.bytes > bytes_left:
-            fitting = bytes_left * piece.records // piece.file.length
+            fitting = piece.until(piece.start + bytes_left * piece.records // piece.file.length).rows
             take = min(take, max(fitting, 1 if rows == 0 else 0))
         if take == 0:
             break
         taken = piece.first(take)
-        position, rows = taken.end, rows + take
+        position, rows = min(taken.end, end), rows + take
         rows_left -= take
         bytes_left -= taken.bytes
         if take < piece.rows or rows_left <= 0 or bytes_left <= 0:
@@ -115,9 +137,9 @@ def records_before(log: Log, view: View, position: Position) -> int:
     before = commit.records_before
     for number, entry in enumerate(log.entries(commit), commit.first_entry):
         if (commit.ledger, number) < (position.ledger, position.entry):
-            before += entry.records
+            before += entry.kept
         elif (commit.ledger, number) == (position.ledger, position.entry):
-            before += min(position.index, entry.records)
+            before += mask.count(entry.mask, entry.records, 0, min(position.index, entry.records))
     return before
 
 
@@ -135,7 +157,7 @@ def share(pieces: list[Slice], target_bytes: int, min_partitions: int) -> list[l
     """Cuts a read into partitions: contiguous and in order, balanced by bytes, small entries together. Large entries
     are cut between their record batches, unless only a cut inside them gives as many partitions as were asked for."""
     total = sum(piece.bytes for piece in pieces)
-    rows = sum(piece.rows for piece in pieces)
+    rows = sum(piece.width for piece in pieces)
     wanted = min(rows, max(-(-total // target_bytes), min_partitions))
     parts = _cut_evenly(pieces, total, wanted, BATCH_ROWS)
     return parts if len(parts) >= min_partitions else _cut_evenly(pieces, rows, wanted, 1)
@@ -147,18 +169,18 @@ def _cut_evenly(pieces: list[Slice], total: int, wanted: int, grain: int) -> lis
     parts: list[list[Slice]] = [[]]
     done, cut = 0, 1
     for piece in pieces:
-        size = piece.rows if grain == 1 else piece.bytes
+        size = piece.width if grain == 1 else piece.bytes
         rest = piece
         while cut < wanted and total * cut // wanted <= done + size:
-            row = piece.start + round((total * cut // wanted - done) * piece.rows / max(size, 1))
+            row = piece.start + round((total * cut // wanted - done) * piece.width / max(size, 1))
             row = max(rest.start, min(-(-row // grain) * grain if row < piece.stop else row, piece.stop))
             if row > rest.start:
-                parts[-1].append(rest.first(row - rest.start))
-                rest = rest.after(row - rest.start)
+                parts[-1].append(rest.until(row))
+                rest = rest.since(row)
             if parts[-1]:
                 parts.append([])
             cut += 1
-        if rest.rows:
+        if rest.width:
             parts[-1].append(rest)
         done += size
     return parts if parts[-1] else parts[:-1]

@@ -17,10 +17,15 @@ _AS_IT_IS = (
 )  # fmt: skip
 
 
+SEQUENCE = "ledger.sequence"  # a column of entry files, and of no topic: sequence ids that are not in the payload
+
+
 def canonical(schema: pa.Schema) -> pa.Schema:
     """The schema as a topic stores it. InvalidInput names the column that has no place in Spark."""
     if len(schema) == 0:
         raise InvalidInput("a topic needs at least one column", "LEDGER_INVALID_SCHEMA")
+    if SEQUENCE in schema.names:
+        raise InvalidInput(f"the column name '{SEQUENCE}' is reserved: rename it", "LEDGER_INVALID_SCHEMA")
     folded: dict[str, str] = {}
     for name in schema.names:
         if name.lower() in folded:
@@ -109,6 +114,16 @@ def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
                 "LEDGER_NULL_NOT_ALLOWED",
             )
     return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def with_sequence(batches: list[pa.RecordBatch], ids: pa.Array) -> list[pa.RecordBatch]:
+    """Adds sequence ids that the payload does not have."""
+    numbered, first = [], 0
+    for batch in batches:
+        column = ids.slice(first, batch.num_rows)
+        numbered.append(batch.append_column(pa.field(SEQUENCE, pa.int64(), nullable=False), column))
+        first += batch.num_rows
+    return numbered
 
 
 def project(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:

@@ -24,7 +24,7 @@ def is_full(log: Log, view: View) -> bool:
     if head.next_commit == head.ledger_first_commit:
         return False
     return (
-        head.next_commit - head.ledger_first_commit >= limits.commits_per_ledger
+        head.next_commit - head.ledger_first_commit >= (head.policies.snapshot_commits or limits.commits_per_ledger)
         or head.ledger_bytes >= limits.bytes_per_ledger
         or log.clock.now_ms() - head.ledger_opened_ms >= limits.ledger_age_ms
     )
@@ -40,6 +40,8 @@ def seal(log: Log) -> View:
         return view
     leaf = stage_leaf(log.files, list(view.open_commits), head.gc_epoch)
     spine = Index(log.files, head.index).extended(leaf, head.gc_epoch, log.limits.index_fanout)
+    if silence := head.policies.evict_producers_ms:
+        producers = producers.without_silent(head.last_publish_ms - silence)
     snapshot = producers.snapshot(log.files, head.end, head.gc_epoch)
     dedup = log.metadata.read(DedupKey(head.uuid))
     if dedup is None or dedup.record.next_commit > head.ledger_first_commit:

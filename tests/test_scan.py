@@ -96,7 +96,7 @@ def test_time_finds_the_first_record_at_or_after_it(log):
 
 
 def a_slice(entry: int, rows: int, length: int) -> Slice:
-    return Slice(FileRef(0, b"", length, 0, 0), 0, entry, 0, rows, rows, 0, "", None)
+    return Slice(FileRef(0, b"", length, 0, 0), 0, entry, 0, rows, rows, b"", 0, "", None)
 
 
 @given(

@@ -549,7 +549,8 @@ def test_metadata_says_where_every_record_is_and_where_it_came_from(client):
             record.position,
         )
         assert (found["topic"], found["producer"], found["publishTime"]) == ("t", "p", record.publish_time)
-        assert (found["epoch"], found["revision"], found["sequenceId"], found["token"]) == (0, 0, None, None)
+        assert (found["epoch"], found["revision"], found["sequenceId"], found["token"]) == (0, 0, record["n"], None)
+        assert record.sequence_id == record["n"]
 
 
 def test_a_column_that_is_really_called_metadata_is_a_column(client):

@@ -14,6 +14,7 @@ from pyspark_ledger import names
 from pyspark_ledger.datasource.offsets import FORMAT
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.position import Position
+from pyspark_ledger.record_ids import IdColumns
 
 T = TypeVar("T")
 
@@ -24,7 +25,8 @@ READ = (
     "failOnDataLoss",
 )  # fmt: skip
 WRITE = (
-    "keyColumn", "versionColumn", "deduplication", "producerName", "sequenceId", "mergeSchema", "compression",
+    "keyColumn", "versionColumn", "deduplication", "producerName", "producerColumn", "sequenceColumn", "sequenceId",
+    "mergeSchema", "compression",
 )  # fmt: skip
 KNOWN = {name.lower(): name for name in (*BOTH, *READ, *WRITE)}
 
@@ -52,7 +54,6 @@ _REFUSED = {
     "filterpushdown": "Spark 4.3 keeps the filters that it pushed to a Python source in the DataFrame, and a later use "
     "of the same DataFrame without them silently misses rows",
     **dict.fromkeys(("subscription", "subscriptiontype"), "this version has no durable cursors yet"),
-    **dict.fromkeys(("sequencecolumn", "producercolumn"), "this version has no sequence ids per record yet"),
     **dict.fromkeys(("tokencolumn", "tokengroup", "tokenfanout", "minttokens"), "this version has no tokens yet"),
     "readcompacted": "this version has no compaction yet",
 }
@@ -142,7 +143,8 @@ class WriteOptions:
     version_column: str
     deduplicate: bool
     producer: str
-    sequence: int | None
+    sequence: int | None  # of the whole batch
+    ids: IdColumns | None  # or of each record
     merge_schema: bool
     compression: str
     checkpoint: str | None
@@ -152,17 +154,12 @@ class WriteOptions:
         check_names(options)
         given = {name.lower(): value for name, value in options.items()}
         take = _Taker(given)
-        producer = take("producerName", _nonempty, "")
-        sequence = take("sequenceId", _integer, None)
-        if sequence is not None and not producer:
-            raise InvalidInput(
-                "option 'sequenceId' needs 'producerName': a sequence id counts within one producer",
-                "LEDGER_INVALID_OPTION",
-            )
+        producer, sequence, ids = _producer(take)
         deduplicate = take("deduplication", _one_of("sequence", "none"), "sequence") == "sequence"
-        if sequence is not None and not deduplicate:
+        if not deduplicate and (sequence is not None or ids is not None):
+            option = "sequenceId" if ids is None else "sequenceColumn"
             raise InvalidInput(
-                "options 'sequenceId' and 'deduplication=none' exclude each other", "LEDGER_INVALID_OPTION"
+                f"options '{option}' and 'deduplication=none' exclude each other", "LEDGER_INVALID_OPTION"
             )
         return cls(
             connection=_connection(take),
@@ -172,10 +169,34 @@ class WriteOptions:
             deduplicate=deduplicate,
             producer=producer,
             sequence=sequence,
+            ids=ids,
             merge_schema=take("mergeSchema", _boolean, False),
             compression=take("compression", _one_of("lz4", "zstd", "none"), "lz4"),
             checkpoint=given.get("checkpointlocation"),
         )
+
+
+def _producer(take: _Taker) -> tuple[str, int | None, IdColumns | None]:
+    """Who writes, and what is numbered: batches, or each record."""
+    producer, producer_column = take("producerName", _nonempty, ""), take("producerColumn", _nonempty, "")
+    sequence, sequence_column = take("sequenceId", _integer, None), take("sequenceColumn", _nonempty, "")
+    for wrong, problem in (
+        (producer and producer_column, "options 'producerName' and 'producerColumn' exclude each other"),
+        (sequence is not None and sequence_column, "options 'sequenceId' and 'sequenceColumn' exclude each other"),
+        (producer_column and not sequence_column, "option 'producerColumn' needs 'sequenceColumn'"),
+        (
+            sequence is not None and not producer,
+            "option 'sequenceId' needs 'producerName': a sequence id counts within one producer",
+        ),
+        (
+            sequence_column and not producer and not producer_column,
+            "option 'sequenceColumn' needs 'producerColumn', or 'producerName' if all records are of one producer: a "
+            "sequence id counts within one producer",
+        ),
+    ):
+        if wrong:
+            raise InvalidInput(problem, "LEDGER_INVALID_OPTION")
+    return producer, sequence, IdColumns(sequence_column, producer_column, producer) if sequence_column else None
 
 
 class _Taker:

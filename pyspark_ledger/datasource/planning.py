@@ -15,11 +15,10 @@ from pyspark_ledger import schema as schemas
 from pyspark_ledger.client import shared_client
 from pyspark_ledger.datasource.options import Bounds, ReadOptions
 from pyspark_ledger.datasource.types import arrow_schema, spark_schema
-from pyspark_ledger.entryfile import EntryReader
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.log import Log, View
 from pyspark_ledger.position import Position
-from pyspark_ledger.reader import projection
+from pyspark_ledger.reader import Rows, projection, read_slice
 from pyspark_ledger.scan import Slice, earliest, position_at_time, share
 from pyspark_ledger.storage import open_storage
 
@@ -145,26 +144,24 @@ def read_partition(partition: LedgerPartition, schema: StructType) -> Iterator[p
     """Runs on executors: Arrow batches in Spark's schema, verified as they are read."""
     target = to_arrow_schema(schema, timezone="UTC")
     data = pa.schema([field for field in target if field.name != METADATA or partition.own_metadata])
+    with_metadata = len(data) < len(target)
     storage = open_storage(partition.storage)
     for piece in partition.slices:
-        entry = EntryReader(storage, partition.uuid, piece.file, data.names)
-        for first, batch in entry.batches(piece.start, piece.stop):
-            rows = schemas.project(batch, data)
-            yield _with_metadata(rows, target, partition, piece, first) if len(data) < len(target) else rows
+        for rows in read_slice(storage, partition.uuid, piece, data, with_ids=with_metadata):
+            yield _with_metadata(rows, target, partition) if with_metadata else rows.batch
 
 
-def _with_metadata(
-    rows: pa.RecordBatch, target: pa.Schema, partition: LedgerPartition, piece: Slice, first: int
-) -> pa.RecordBatch:
-    count = rows.num_rows
+def _with_metadata(rows: Rows, target: pa.Schema, partition: LedgerPartition) -> pa.RecordBatch:
+    piece, count = rows.piece, rows.batch.num_rows
+    producer, sequence = rows.ids()
     values = {
         "topic": partition.topic,
         "ledgerId": piece.ledger,
         "entryId": piece.entry,
-        "index": pa.arange(first, first + count),
+        "index": rows.indexes,
         "publishTime": piece.publish_ms * 1000,
-        "producer": piece.producer or None,
-        "sequenceId": piece.sequence,
+        "producer": producer if piece.producer or piece.producer_column else None,
+        "sequenceId": sequence,
         "epoch": partition.epoch,
         "revision": partition.revision,
         "token": None,
@@ -175,5 +172,5 @@ def _with_metadata(
         for field, value in ((field, values[field.name]) for field in kind)
     ]
     metadata = pa.StructArray.from_arrays(columns, fields=list(kind))
-    arrays = [metadata if name == METADATA else rows.column(name) for name in target.names]
+    arrays = [metadata if name == METADATA else rows.batch.column(name) for name in target.names]
     return pa.RecordBatch.from_arrays(arrays, schema=target)

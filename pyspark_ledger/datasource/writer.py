@@ -18,23 +18,27 @@ from pyspark.sql.types import StructType
 
 from pyspark_ledger import schema as schemas
 from pyspark_ledger import topics
-from pyspark_ledger.append import Appended, Batch, append
+from pyspark_ledger.append import Appended, Batch, append, check_allowed
 from pyspark_ledger.client import LedgerClient, shared_client
 from pyspark_ledger.clock import SYSTEM_CLOCK
 from pyspark_ledger.datasource.checkpoint import Checkpoint
 from pyspark_ledger.datasource.options import WriteOptions
 from pyspark_ledger.datasource.types import arrow_schema
-from pyspark_ledger.dedup import Claim
+from pyspark_ledger.dedup import Claim, Producers
 from pyspark_ledger.entryfile import EntryWriter
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
+from pyspark_ledger.files import TopicFiles
 from pyspark_ledger.log import Log
 from pyspark_ledger.producer import COMPRESSIONS, FRESH_S
-from pyspark_ledger.records import Entry, ProducerState, Topic
+from pyspark_ledger.record_ids import IdColumns, Ranges, RecordIds
+from pyspark_ledger.records import Entry, FileRef, ProducerState, Topic
 from pyspark_ledger.storage import open_storage
 
 logger = logging.getLogger(__name__)
 
 _REMEMBERED_PRODUCERS = 64  # sent to tasks when the driver cannot know which query this is
+_KNOWN_PRODUCERS = 10_000  # more last ids than these are not sent to tasks
+_INLINE_RANGES = 256 << 10  # longer ones are kept out of Spark's task results
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,8 @@ class WritePlan:
     producer: str
     sequence: int | None
     replays: Mapping[str, Replay] = field(default_factory=dict)
+    ids: IdColumns | None = None
+    known: pa.Table | None = None  # ids at or below these are in the log: a task need not write them again
 
 
 @dataclass
@@ -68,6 +74,7 @@ class Staged(WriterCommitMessage):
     skipped: bool
     query: str
     run: str
+    ranges: bytes | FileRef = b""  # of the ids it wrote, if records have them; long ones in a file
 
 
 class _Task:
@@ -92,7 +99,7 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         staged = [message for message in messages if isinstance(message, Staged)]
         claim = None
-        if self._options.deduplicate:
+        if self._options.deduplicate and self._plan.ids is None:
             query, run = _who(staged)
             digest = Checkpoint(self._options.checkpoint, self._plan.storage).digest(batchId)
             claim = Claim(self._plan.producer or spark_producer(query), batchId, query, run, digest)
@@ -114,9 +121,10 @@ class LedgerBatchWriter(DataSourceArrowWriter):
         claim = None
         if self._plan.sequence is not None and self._options.deduplicate:
             claim = Claim(self._plan.producer, self._plan.sequence, *_who(staged))
-        else:
+        elif self._plan.ids is None:
             logger.info(
-                "topic=%s: a batch write without producerName and sequenceId is not deduplicated", self._plan.uuid
+                "topic=%s: a batch write without producerName and sequenceId, or sequenceColumn, is not deduplicated",
+                self._plan.uuid,
             )
         commit(self._options, self._plan, staged, claim)
 
@@ -141,12 +149,17 @@ def plan_write(options: WriteOptions, schema: StructType, *, overwrite: bool, st
         raise InvalidInput('a ledger is append only: use outputMode("append") or mode("append")', "LEDGER_APPEND_ONLY")
     if stream and options.sequence is not None:
         raise InvalidInput(
-            "option 'sequenceId' is for batch writes; a stream's sequence ids are its batch ids",
+            "option 'sequenceId' is for batch writes; a stream's sequence ids are its batch ids, or its records bring "
+            "their own: see 'sequenceColumn'",
             "LEDGER_INVALID_OPTION",
         )
     incoming = schemas.canonical(arrow_schema(schema))
+    if options.ids is not None:
+        options.ids.check(incoming)
     log = writer_log(options, incoming)
-    view = log.view()
+    view, producers = log.producers()
+    if options.ids is not None or options.sequence is not None or (stream and options.deduplicate):
+        check_allowed(log, view)
     merged = schemas.merge(log.schema(view.head.schema_id), incoming, may_add=options.merge_schema)
     return WritePlan(
         storage=log.storage.uri,
@@ -156,13 +169,14 @@ def plan_write(options: WriteOptions, schema: StructType, *, overwrite: bool, st
         compression=COMPRESSIONS[options.compression],
         producer=options.producer,
         sequence=options.sequence,
-        replays=_replays(options, log) if options.deduplicate else {},
+        replays=_replays(options, log, producers) if options.deduplicate and options.ids is None else {},
+        ids=options.ids,
+        known=producers.known_sequences(_KNOWN_PRODUCERS, options.ids.producer) if options.ids else None,
     )
 
 
-def _replays(options: WriteOptions, log: Log) -> dict[str, Replay]:
+def _replays(options: WriteOptions, log: Log, producers: Producers) -> dict[str, Replay]:
     """The last batch of the producer that this write will turn out to be."""
-    _, producers = log.producers()
     checkpoint = Checkpoint(options.checkpoint, log.storage.uri)
     name = options.producer
     if not name and (query := checkpoint.query_id()):
@@ -170,7 +184,7 @@ def _replays(options: WriteOptions, log: Log) -> dict[str, Replay]:
     if name:
         state = producers.get(name)
         return {name: _replay(state, checkpoint)} if state else {}
-    recent = sorted(producers.all(), key=lambda state: state.publish_ms)[-_REMEMBERED_PRODUCERS:]
+    recent = sorted(producers.owned(), key=lambda state: state.publish_ms)[-_REMEMBERED_PRODUCERS:]
     return {state.name: _replay(state, checkpoint) for state in recent}
 
 
@@ -237,16 +251,29 @@ def stage(
         rows = 0 if replay.agrees else sum(batch.num_rows for batch in batches)
         return Staged(None, rows, True, task.query, task.run)
     writer = EntryWriter(open_storage(plan.storage), plan.uuid, plan.epoch, plan.target, plan.compression)
+    ranges = Ranges(plan.ids, plan.known) if plan.ids is not None else None
     rows = 0
     try:
         for batch in batches:
-            writer.write(schemas.conform(batch, plan.target))
+            conformed = schemas.conform(batch, plan.target)
+            writer.write(conformed if ranges is None else ranges.add(conformed))
             rows += batch.num_rows
         entry = writer.close()
     except BaseException:
         writer.abandon()
         raise
-    return Staged(entry, rows, False, task.query, task.run)
+    told = _tell(plan, ranges.table()) if ranges is not None and entry is not None else b""
+    return Staged(entry, rows, False, task.query, task.run, told)
+
+
+def _tell(plan: WritePlan, ranges: pa.Table) -> bytes | FileRef:
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_stream(buffer, ranges.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_table(ranges)
+    told = buffer.getvalue()
+    if told.size <= _INLINE_RANGES:
+        return bytes(told.to_pybytes())
+    return TopicFiles(open_storage(plan.storage), plan.uuid, SYSTEM_CLOCK).stage_table(ranges, plan.epoch, "lz4")
 
 
 # -- on the driver, after the tasks ----------------------------------------------------------------------------
@@ -255,7 +282,10 @@ def stage(
 def commit(options: WriteOptions, plan: WritePlan, staged: list[Staged], claim: Claim | None) -> Appended | None:
     entries = tuple(message.entry for message in staged if message.entry is not None)
     skipped = any(message.skipped for message in staged)
+    dropped = sum(message.rows - (message.entry.records if message.entry else 0) for message in staged)
     if not entries and not skipped:
+        if dropped:
+            logger.info("duplicates topic=%s dropped=%d: all are in the log already", options.topic, dropped)
         return None
     log = writer_log(options)
     if log.topic.uuid != plan.uuid:
@@ -269,8 +299,20 @@ def commit(options: WriteOptions, plan: WritePlan, staged: list[Staged], claim: 
         schema=plan.target,
         merge_schema=options.merge_schema,
         claim=claim,
+        ids=_record_ids(log, plan.ids, staged) if plan.ids is not None else None,
         producer=plan.producer,
         expects_replay=skipped,
         counted=sum(message.rows for message in staged) if skipped else None,
+        dropped=0 if skipped else dropped,
     )
     return append(log, batch)
+
+
+def _record_ids(log: Log, columns: IdColumns, staged: list[Staged]) -> RecordIds:
+    wrote = [message for message in staged if message.entry is not None]
+    entries = [message.entry for message in wrote if message.entry is not None]
+    return RecordIds(columns, entries, [_told(log, message.ranges) for message in wrote], log)
+
+
+def _told(log: Log, ranges: bytes | FileRef) -> pa.Table:
+    return pa.ipc.open_stream(ranges).read_all() if isinstance(ranges, bytes) else log.files.fetch_table(ranges)

@@ -20,6 +20,7 @@ from pyspark_ledger.records import (
     Head,
     Marker,
     Namespace,
+    Policies,
     ProducerState,
     Record,
     Schema,
@@ -108,11 +109,11 @@ def _load_file(file: pb.FileRef) -> FileRef:
 
 
 def _dump_entry(entry: Entry) -> pb.Entry:
-    return pb.Entry(file=_dump_file(entry.file), records=entry.records)
+    return pb.Entry(file=_dump_file(entry.file), records=entry.records, masked=entry.masked, mask=entry.mask)
 
 
 def _load_entry(entry: pb.Entry) -> Entry:
-    return Entry(_load_file(entry.file), entry.records)
+    return Entry(_load_file(entry.file), entry.records, entry.masked, entry.mask)
 
 
 def _dump_commit(commit: Commit) -> pb.Commit:
@@ -137,6 +138,11 @@ def _dump_commit(commit: Commit) -> pb.Commit:
         sequence=commit.sequence,
         digest=commit.digest,
         forget=commit.forget,
+        sequence_column=commit.sequence_column,
+        producer_column=commit.producer_column,
+        highest=[pb.LongProperty(name=name, value=value) for name, value in commit.highest],
+        highest_file=None if commit.highest_file is None else _dump_file(commit.highest_file),
+        dropped=commit.dropped,
     )
 
 
@@ -161,6 +167,11 @@ def _load_commit(commit: pb.Commit) -> Commit:
         sequence=commit.sequence if commit.HasField("sequence") else None,
         digest=commit.digest,
         forget=commit.forget,
+        sequence_column=commit.sequence_column,
+        producer_column=commit.producer_column,
+        highest=tuple((item.name, item.value) for item in commit.highest),
+        highest_file=_load_file(commit.highest_file) if commit.HasField("highest_file") else None,
+        dropped=commit.dropped,
     )
 
 
@@ -185,6 +196,7 @@ def _dump_head(head: Head) -> pb.Head:
         index=[_dump_file(file) for file in head.index],
         gc_kept=[_dump_file(file) for file in head.gc_kept],
         gc_kept_before=[_dump_file(file) for file in head.gc_kept_before],
+        policies=_dump_policies(head.policies),
     )
 
 
@@ -208,6 +220,22 @@ def _load_head(head: pb.Head) -> Head:
         index=tuple(_load_file(file) for file in head.index),
         gc_kept=tuple(_load_file(file) for file in head.gc_kept),
         gc_kept_before=tuple(_load_file(file) for file in head.gc_kept_before),
+        policies=_load_policies(head.policies),
+    )
+
+
+def _dump_policies(policies: Policies) -> pb.Policies:
+    dumped = pb.Policies(snapshot_commits=policies.snapshot_commits, evict_producers_ms=policies.evict_producers_ms)
+    if policies.deduplication is not None:
+        dumped.deduplication = policies.deduplication
+    return dumped
+
+
+def _load_policies(policies: pb.Policies) -> Policies:
+    return Policies(
+        deduplication=policies.deduplication if policies.HasField("deduplication") else None,
+        snapshot_commits=policies.snapshot_commits,
+        evict_producers_ms=policies.evict_producers_ms,
     )
 
 
@@ -221,6 +249,7 @@ def _dump_producer(state: ProducerState) -> pb.ProducerState:
         digest=state.digest,
         records=state.records,
         publish_ms=state.publish_ms,
+        per_record=state.per_record,
     )
 
 
@@ -234,6 +263,7 @@ def _load_producer(state: pb.ProducerState) -> ProducerState:
         digest=state.digest,
         records=state.records,
         publish_ms=state.publish_ms,
+        per_record=state.per_record,
     )
 
 
@@ -245,6 +275,8 @@ def _dump_dedup(snapshot: DedupSnapshot) -> pb.DedupSnapshot:
         mark_delete=pb.Position(ledger=mark.ledger, entry=mark.entry, index=mark.index),
         producers=[_dump_producer(state) for state in snapshot.producers],
         producers_file=None if snapshot.producers_file is None else _dump_file(snapshot.producers_file),
+        evicted=snapshot.evicted,
+        evicted_file=None if snapshot.evicted_file is None else _dump_file(snapshot.evicted_file),
     )
 
 
@@ -255,6 +287,8 @@ def _load_dedup(snapshot: pb.DedupSnapshot) -> DedupSnapshot:
         mark_delete=Position(mark.ledger, mark.entry, mark.index),
         producers=tuple(_load_producer(state) for state in snapshot.producers),
         producers_file=_load_file(snapshot.producers_file) if snapshot.HasField("producers_file") else None,
+        evicted=snapshot.evicted,
+        evicted_file=_load_file(snapshot.evicted_file) if snapshot.HasField("evicted_file") else None,
     )
 
 
@@ -282,11 +316,16 @@ def _load_schema(schema: pb.Schema) -> Schema:
 
 
 def _dump_namespace(namespace: Namespace) -> pb.Namespace:
-    return pb.Namespace(format=FORMAT, storage=namespace.storage, created_ms=namespace.created_ms)
+    return pb.Namespace(
+        format=FORMAT,
+        storage=namespace.storage,
+        created_ms=namespace.created_ms,
+        no_deduplication=not namespace.deduplication,
+    )
 
 
 def _load_namespace(namespace: pb.Namespace) -> Namespace:
-    return Namespace(namespace.storage, namespace.created_ms)
+    return Namespace(namespace.storage, namespace.created_ms, not namespace.no_deduplication)
 
 
 _MARKER: _Kind[Any, Any] = _Kind(Marker, pb.Marker.FromString, lambda _: pb.Marker(format=FORMAT), lambda _: Marker())

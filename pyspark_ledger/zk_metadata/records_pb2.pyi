@@ -40,15 +40,27 @@ class FileRef(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., uid: _Optional[bytes] = ..., length: _Optional[int] = ..., tail_length: _Optional[int] = ..., tail_hash: _Optional[int] = ...) -> None: ...
 
 class Entry(_message.Message):
-    __slots__ = ("file", "records")
+    __slots__ = ("file", "records", "masked", "mask")
     FILE_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    MASKED_FIELD_NUMBER: _ClassVar[int]
+    MASK_FIELD_NUMBER: _ClassVar[int]
     file: FileRef
     records: int
-    def __init__(self, file: _Optional[_Union[FileRef, _Mapping]] = ..., records: _Optional[int] = ...) -> None: ...
+    masked: int
+    mask: bytes
+    def __init__(self, file: _Optional[_Union[FileRef, _Mapping]] = ..., records: _Optional[int] = ..., masked: _Optional[int] = ..., mask: _Optional[bytes] = ...) -> None: ...
+
+class LongProperty(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: int
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
 
 class Commit(_message.Message):
-    __slots__ = ("format", "number", "id", "ledger", "first_entry", "entry_count", "records", "size", "records_before", "size_before", "publish_ms", "schema_id", "entries", "entries_file", "producer", "query", "run", "sequence", "digest", "forget")
+    __slots__ = ("format", "number", "id", "ledger", "first_entry", "entry_count", "records", "size", "records_before", "size_before", "publish_ms", "schema_id", "entries", "entries_file", "producer", "query", "run", "sequence", "digest", "forget", "sequence_column", "producer_column", "highest", "highest_file", "dropped")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +81,11 @@ class Commit(_message.Message):
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_COLUMN_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_COLUMN_FIELD_NUMBER: _ClassVar[int]
+    HIGHEST_FIELD_NUMBER: _ClassVar[int]
+    HIGHEST_FILE_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
     format: int
     number: int
     id: bytes
@@ -89,10 +106,25 @@ class Commit(_message.Message):
     sequence: int
     digest: bytes
     forget: bool
-    def __init__(self, format: _Optional[int] = ..., number: _Optional[int] = ..., id: _Optional[bytes] = ..., ledger: _Optional[int] = ..., first_entry: _Optional[int] = ..., entry_count: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., records_before: _Optional[int] = ..., size_before: _Optional[int] = ..., publish_ms: _Optional[int] = ..., schema_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., entries_file: _Optional[_Union[FileRef, _Mapping]] = ..., producer: _Optional[str] = ..., query: _Optional[_Union[Name, _Mapping]] = ..., run: _Optional[_Union[Name, _Mapping]] = ..., sequence: _Optional[int] = ..., digest: _Optional[bytes] = ..., forget: bool = ...) -> None: ...
+    sequence_column: str
+    producer_column: str
+    highest: _containers.RepeatedCompositeFieldContainer[LongProperty]
+    highest_file: FileRef
+    dropped: int
+    def __init__(self, format: _Optional[int] = ..., number: _Optional[int] = ..., id: _Optional[bytes] = ..., ledger: _Optional[int] = ..., first_entry: _Optional[int] = ..., entry_count: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., records_before: _Optional[int] = ..., size_before: _Optional[int] = ..., publish_ms: _Optional[int] = ..., schema_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., entries_file: _Optional[_Union[FileRef, _Mapping]] = ..., producer: _Optional[str] = ..., query: _Optional[_Union[Name, _Mapping]] = ..., run: _Optional[_Union[Name, _Mapping]] = ..., sequence: _Optional[int] = ..., digest: _Optional[bytes] = ..., forget: bool = ..., sequence_column: _Optional[str] = ..., producer_column: _Optional[str] = ..., highest: _Optional[_Iterable[_Union[LongProperty, _Mapping]]] = ..., highest_file: _Optional[_Union[FileRef, _Mapping]] = ..., dropped: _Optional[int] = ...) -> None: ...
+
+class Policies(_message.Message):
+    __slots__ = ("deduplication", "snapshot_commits", "evict_producers_ms")
+    DEDUPLICATION_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_COMMITS_FIELD_NUMBER: _ClassVar[int]
+    EVICT_PRODUCERS_MS_FIELD_NUMBER: _ClassVar[int]
+    deduplication: bool
+    snapshot_commits: int
+    evict_producers_ms: int
+    def __init__(self, deduplication: bool = ..., snapshot_commits: _Optional[int] = ..., evict_producers_ms: _Optional[int] = ...) -> None: ...
 
 class Head(_message.Message):
-    __slots__ = ("format", "uuid", "name", "schema_id", "ledger", "ledger_first_commit", "ledger_opened_ms", "ledger_bytes", "next_commit", "next_entry", "last_publish_ms", "records", "size", "gc_epoch", "gc_floor", "gc_marks", "index", "gc_kept", "gc_kept_before")
+    __slots__ = ("format", "uuid", "name", "schema_id", "ledger", "ledger_first_commit", "ledger_opened_ms", "ledger_bytes", "next_commit", "next_entry", "last_publish_ms", "records", "size", "gc_epoch", "gc_floor", "gc_marks", "index", "gc_kept", "gc_kept_before", "policies")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +144,7 @@ class Head(_message.Message):
     INDEX_FIELD_NUMBER: _ClassVar[int]
     GC_KEPT_FIELD_NUMBER: _ClassVar[int]
     GC_KEPT_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
     format: int
     uuid: Name
     name: str
@@ -131,10 +164,11 @@ class Head(_message.Message):
     index: _containers.RepeatedCompositeFieldContainer[FileRef]
     gc_kept: _containers.RepeatedCompositeFieldContainer[FileRef]
     gc_kept_before: _containers.RepeatedCompositeFieldContainer[FileRef]
-    def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ..., name: _Optional[str] = ..., schema_id: _Optional[int] = ..., ledger: _Optional[int] = ..., ledger_first_commit: _Optional[int] = ..., ledger_opened_ms: _Optional[int] = ..., ledger_bytes: _Optional[int] = ..., next_commit: _Optional[int] = ..., next_entry: _Optional[int] = ..., last_publish_ms: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., gc_epoch: _Optional[int] = ..., gc_floor: _Optional[int] = ..., gc_marks: _Optional[_Iterable[int]] = ..., index: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept_before: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ...) -> None: ...
+    policies: Policies
+    def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ..., name: _Optional[str] = ..., schema_id: _Optional[int] = ..., ledger: _Optional[int] = ..., ledger_first_commit: _Optional[int] = ..., ledger_opened_ms: _Optional[int] = ..., ledger_bytes: _Optional[int] = ..., next_commit: _Optional[int] = ..., next_entry: _Optional[int] = ..., last_publish_ms: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., gc_epoch: _Optional[int] = ..., gc_floor: _Optional[int] = ..., gc_marks: _Optional[_Iterable[int]] = ..., index: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept_before: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., policies: _Optional[_Union[Policies, _Mapping]] = ...) -> None: ...
 
 class ProducerState(_message.Message):
-    __slots__ = ("name", "sequence", "query", "run", "past_runs", "digest", "records", "publish_ms")
+    __slots__ = ("name", "sequence", "query", "run", "past_runs", "digest", "records", "publish_ms", "per_record")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
@@ -143,6 +177,7 @@ class ProducerState(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_MS_FIELD_NUMBER: _ClassVar[int]
+    PER_RECORD_FIELD_NUMBER: _ClassVar[int]
     name: str
     sequence: int
     query: Name
@@ -151,21 +186,26 @@ class ProducerState(_message.Message):
     digest: bytes
     records: int
     publish_ms: int
-    def __init__(self, name: _Optional[str] = ..., sequence: _Optional[int] = ..., query: _Optional[_Union[Name, _Mapping]] = ..., run: _Optional[_Union[Name, _Mapping]] = ..., past_runs: _Optional[_Iterable[_Union[Name, _Mapping]]] = ..., digest: _Optional[bytes] = ..., records: _Optional[int] = ..., publish_ms: _Optional[int] = ...) -> None: ...
+    per_record: bool
+    def __init__(self, name: _Optional[str] = ..., sequence: _Optional[int] = ..., query: _Optional[_Union[Name, _Mapping]] = ..., run: _Optional[_Union[Name, _Mapping]] = ..., past_runs: _Optional[_Iterable[_Union[Name, _Mapping]]] = ..., digest: _Optional[bytes] = ..., records: _Optional[int] = ..., publish_ms: _Optional[int] = ..., per_record: bool = ...) -> None: ...
 
 class DedupSnapshot(_message.Message):
-    __slots__ = ("format", "next_commit", "mark_delete", "producers", "producers_file")
+    __slots__ = ("format", "next_commit", "mark_delete", "producers", "producers_file", "evicted", "evicted_file")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     NEXT_COMMIT_FIELD_NUMBER: _ClassVar[int]
     MARK_DELETE_FIELD_NUMBER: _ClassVar[int]
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     PRODUCERS_FILE_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FILE_FIELD_NUMBER: _ClassVar[int]
     format: int
     next_commit: int
     mark_delete: Position
     producers: _containers.RepeatedCompositeFieldContainer[ProducerState]
     producers_file: FileRef
-    def __init__(self, format: _Optional[int] = ..., next_commit: _Optional[int] = ..., mark_delete: _Optional[_Union[Position, _Mapping]] = ..., producers: _Optional[_Iterable[_Union[ProducerState, _Mapping]]] = ..., producers_file: _Optional[_Union[FileRef, _Mapping]] = ...) -> None: ...
+    evicted: int
+    evicted_file: FileRef
+    def __init__(self, format: _Optional[int] = ..., next_commit: _Optional[int] = ..., mark_delete: _Optional[_Union[Position, _Mapping]] = ..., producers: _Optional[_Iterable[_Union[ProducerState, _Mapping]]] = ..., producers_file: _Optional[_Union[FileRef, _Mapping]] = ..., evicted: _Optional[int] = ..., evicted_file: _Optional[_Union[FileRef, _Mapping]] = ...) -> None: ...
 
 class Topic(_message.Message):
     __slots__ = ("format", "name", "uuid", "key", "version_column", "created_ms")
@@ -194,14 +234,16 @@ class Schema(_message.Message):
     def __init__(self, format: _Optional[int] = ..., id: _Optional[int] = ..., arrow: _Optional[bytes] = ...) -> None: ...
 
 class Namespace(_message.Message):
-    __slots__ = ("format", "storage", "created_ms")
+    __slots__ = ("format", "storage", "created_ms", "no_deduplication")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     STORAGE_FIELD_NUMBER: _ClassVar[int]
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
+    NO_DEDUPLICATION_FIELD_NUMBER: _ClassVar[int]
     format: int
     storage: str
     created_ms: int
-    def __init__(self, format: _Optional[int] = ..., storage: _Optional[str] = ..., created_ms: _Optional[int] = ...) -> None: ...
+    no_deduplication: bool
+    def __init__(self, format: _Optional[int] = ..., storage: _Optional[str] = ..., created_ms: _Optional[int] = ..., no_deduplication: bool = ...) -> None: ...
 
 class Marker(_message.Message):
     __slots__ = ("format",)

@@ -1,0 +1,234 @@
+"""Sequence ids of single records: what a batch brings, and which of its records are new.
+
+A task tells, for every run of rows and every producer in it, the lowest and the highest id. Almost always that is all
+the driver needs: a range above the producer's last id is new, one at or below it is old, and ranges that do not meet
+have no id in common. Only entries for which this does not decide are looked at row by row, and of those only the two
+columns that matter. Everything is vectorised; the work grows with the batch, not with the number of producers that
+the topic knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pat
+
+from pyspark_ledger import mask
+from pyspark_ledger.dedup import Producers
+from pyspark_ledger.entryfile import EntryReader
+from pyspark_ledger.errors import InvalidInput
+from pyspark_ledger.log import Log
+from pyspark_ledger.records import Entry
+
+RANGES = pa.schema(
+    [("producer", pa.string()), ("low", pa.int64()), ("high", pa.int64()), ("distinct", pa.bool_())]
+)  # distinct: no id is there twice
+RUN_ROWS = 1 << 20  # rows summarised at once: long runs make few ranges, short ones little memory
+RUN_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class IdColumns:
+    """Where a record's sequence id and its producer are found."""
+
+    sequence: str
+    producer_column: str = ""  # empty: one producer for all records,
+    producer: str = ""  # this one
+
+    def check(self, schema: pa.Schema) -> None:
+        for option, name in (("sequenceColumn", self.sequence), ("producerColumn", self.producer_column)):
+            if not name:
+                continue
+            if name not in schema.names:
+                raise InvalidInput(
+                    f"{option} '{name}' is not a column: {', '.join(schema.names)}", "LEDGER_INVALID_OPTION"
+                )
+            kind = schema.field(name).type
+            text = pat.is_string(kind) or pat.is_large_string(kind)
+            if not pat.is_integer(kind) and not (text and option == "producerColumn"):
+                wanted = "an integer" if option == "sequenceColumn" else "a string or an integer"
+                raise InvalidInput(f"{option} '{name}' is of type {kind}, it must be {wanted}", "LEDGER_INVALID_OPTION")
+
+    def of(self, rows: pa.RecordBatch) -> pa.Table:
+        """The ids of some rows as (producer, sequence)."""
+        sequence = self._column(rows, self.sequence, pa.int64())
+        if self.producer_column:
+            producer = self._column(rows, self.producer_column, pa.string())
+        else:
+            producer = pa.repeat(pa.scalar(self.producer, pa.string()), rows.num_rows)
+        return pa.table({"producer": producer, "sequence": sequence})
+
+    def _column(self, rows: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+        column = rows.column(name)
+        if column.null_count:
+            raise InvalidInput(
+                f"{column.null_count} of {rows.num_rows} rows have no value in '{name}': with sequence ids per record "
+                "every record must have one",
+                "LEDGER_NO_SEQUENCE_ID",
+            )
+        return column.cast(kind)
+
+
+class Ranges:
+    """Gathers, in a task, what it tells the driver of the ids that it wrote."""
+
+    def __init__(self, columns: IdColumns, known: pa.Table | None = None) -> None:
+        self._columns = columns
+        self._known = known  # (producer, sequence): ids at or below these are in the log already
+        self._pending: list[pa.Table] = []
+        self._pending_rows = self._pending_bytes = 0
+        self._done: list[pa.Table] = []
+
+    def add(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Takes note of some rows and returns those that are worth writing."""
+        ids = self._columns.of(rows)
+        if self._known is not None:
+            last = self._known["sequence"].take(pc.index_in(ids["producer"], self._known["producer"]))
+            fresh = _above(ids["sequence"], last).combine_chunks()
+            if not pc.all(fresh).as_py():
+                rows, ids = rows.filter(fresh), ids.filter(fresh)
+        if rows.num_rows:
+            copied = pa.concat_tables([ids, ids.slice(0, 0)]).combine_chunks()  # or the whole batch stays in memory
+            self._pending.append(copied)
+            self._pending_rows += rows.num_rows
+            self._pending_bytes += copied.nbytes
+            if self._pending_rows >= RUN_ROWS or self._pending_bytes >= RUN_BYTES:
+                self._summarise()
+        return rows
+
+    def table(self) -> pa.Table:
+        self._summarise()
+        return pa.concat_tables([RANGES.empty_table(), *self._done])
+
+    def _summarise(self) -> None:
+        if self._pending:
+            self._done.append(_summary(pa.concat_tables(self._pending).combine_chunks()))
+            self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+
+
+def _summary(ids: pa.Table) -> pa.Table:
+    grouped = ids.group_by("producer", use_threads=False).aggregate([("sequence", "min"), ("sequence", "max")])
+    distinct = pa.repeat(True, grouped.num_rows)
+    sequence = ids["sequence"]
+    if not pc.all(pc.greater(sequence[1:], sequence[:-1])).as_py():  # ids that only rise are distinct
+        pairs = ids.group_by(["producer", "sequence"], use_threads=False).aggregate([([], "count_all")])
+        if pairs.num_rows < ids.num_rows:
+            repeated = pairs.filter(pc.greater(pairs["count_all"], 1))["producer"]
+            distinct = pc.invert(pc.is_in(grouped["producer"], value_set=repeated.combine_chunks()))
+    return pa.table([grouped["producer"], grouped["sequence_min"], grouped["sequence_max"], distinct], schema=RANGES)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What of a batch becomes visible, and what it adds to the dedup state."""
+
+    entries: tuple[Entry, ...]
+    dropped: int = 0
+    highest: pa.Table | None = None  # (producer, sequence), of the producers that it moves on
+
+
+class RecordIds:
+    """The ids of a batch whose files are staged: ``ranges[i]`` are those of entry i."""
+
+    def __init__(
+        self,
+        columns: IdColumns,
+        entries: Sequence[Entry],
+        ranges: Sequence[pa.Table],
+        log: Log,
+    ) -> None:
+        self.columns = columns
+        self._entries, self._log = entries, log
+        table = pa.concat_tables([RANGES.empty_table(), *ranges]).combine_chunks()
+        entry_of = [pa.repeat(pa.scalar(i, pa.int64()), part.num_rows) for i, part in enumerate(ranges)]
+        self._entry = pa.chunked_array(entry_of, pa.int64()).combine_chunks()
+        encoded = _flat(table["producer"]).dictionary_encode()
+        self._names, self._codes = encoded.dictionary, encoded.indices
+        self._low, self._high = _flat(table["low"]), _flat(table["high"])
+        by_code = pa.table({"code": self._codes, "high": self._high}).group_by("code", use_threads=False)
+        self._highest = _flat(by_code.aggregate([("high", "max")])["high_max"])  # codes count up in order of appearance
+        self._suspects = self._suspect_codes(_flat(table["distinct"]))
+
+    def _suspect_codes(self, distinct: pa.BooleanArray) -> pa.Array:
+        """Producers that may have brought an id twice: inside a range, or in two that overlap."""
+        repeated = self._codes.filter(pc.invert(distinct))
+        if len(self._names) == len(self._codes):
+            return repeated
+        order = pc.sort_indices(
+            pa.table({"code": self._codes, "low": self._low}), [("code", "ascending"), ("low", "ascending")]
+        )
+        codes, low, high = self._codes.take(order), self._low.take(order), self._high.take(order)
+        meets = pc.and_(pc.equal(codes[1:], codes[:-1]), pc.less_equal(low[1:], high[:-1]))
+        return pa.concat_arrays([repeated, codes[1:].filter(meets)]).unique()
+
+    def judge(self, producers: Producers, topic: str) -> Accepted:
+        """Compares with the state before the batch; among equals inside it the first wins. Repeated in full whenever
+        the state has moved on."""
+        last = producers.sequences(self._names, topic)
+        last_of_range = last.take(self._codes)
+        new = _above(self._low, last_of_range)
+        old = pc.fill_null(pc.less_equal(self._high, last_of_range), False)
+        whole = pc.and_not(new, pc.is_in(self._codes, value_set=self._suspects))
+        verdicts = pa.table({"entry": self._entry, "whole": whole, "old": old})
+        verdicts = verdicts.group_by("entry", use_threads=False).aggregate([("whole", "all"), ("old", "all")])
+        undecided = [
+            row["entry"] for row in verdicts.to_pylist() if not row["whole_all"] and not row["old_all"]
+        ]  # fmt: skip
+        accepted: list[Entry | None] = [None] * len(self._entries)
+        for row in verdicts.to_pylist():
+            if row["whole_all"]:
+                accepted[row["entry"]] = self._entries[row["entry"]]
+        for number, kept in zip(undecided, self._kept_rows(undecided, last), strict=True):
+            accepted[number] = _masked(self._entries[number], kept)
+        entries = tuple(entry for entry in accepted if entry is not None)
+        raised = _above(self._highest, last)
+        return Accepted(
+            entries,
+            sum(entry.records for entry in self._entries) - sum(entry.kept for entry in entries),
+            pa.table({"producer": self._names.filter(raised), "sequence": self._highest.filter(raised)}),
+        )
+
+    def _kept_rows(self, numbers: list[int], last: pa.Array) -> list[pa.BooleanArray]:
+        """Row by row, for the entries that their ranges did not decide."""
+        if not numbers:
+            return []
+        parts = [self._ids(self._entries[number]) for number in numbers]
+        ids = pa.concat_tables(parts).combine_chunks()
+        codes = pc.index_in(_flat(ids["producer"]), value_set=self._names)
+        sequence = _flat(ids["sequence"])
+        kept = _above(sequence, last.take(codes))
+        if len(self._suspects):
+            rows = pa.table({"code": codes, "sequence": sequence, "row": pa.arange(0, len(codes))})
+            rows = rows.filter(pc.and_(kept, pc.is_in(codes, value_set=self._suspects)))
+            firsts = rows.group_by(["code", "sequence"], use_threads=False).aggregate([("row", "min")])
+            repeats = rows["row"].filter(pc.invert(pc.is_in(rows["row"], value_set=_flat(firsts["row_min"]))))
+            kept = pc.and_not(kept, pc.is_in(pa.arange(0, len(codes)), value_set=_flat(repeats)))
+        starts = [0]
+        for part in parts:
+            starts.append(starts[-1] + part.num_rows)
+        return [kept.slice(start, stop - start) for start, stop in pairwise(starts)]
+
+    def _ids(self, entry: Entry) -> pa.Table:
+        names = [name for name in (self.columns.sequence, self.columns.producer_column) if name]
+        reader = EntryReader(self._log.storage, self._log.topic.uuid, entry.file, names)
+        return pa.concat_tables([self.columns.of(rows) for _, rows in reader.batches(0, entry.records)])
+
+
+def _above(sequence: pa.Array | pa.ChunkedArray, last: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Is an id new? A producer that has written nothing has no last id."""
+    return pc.fill_null(pc.greater(sequence, last), True)
+
+
+def _masked(entry: Entry, kept: pa.BooleanArray) -> Entry | None:
+    count = kept.true_count
+    if count == 0:
+        return None
+    return entry if count == entry.records else replace(entry, masked=entry.records - count, mask=mask.pack(kept))
+
+
+def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
