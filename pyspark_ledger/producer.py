@@ -299,8 +299,8 @@ class Producer:
         explicit = sequence_id is not None
         if self._explicit is None:
             if explicit and not self._numbered:
-                self._numbered = True
                 self._persisted = self._pushed = self._recover()
+                self._numbered = True
             self._explicit = explicit
         if explicit != self._explicit:
             raise InvalidInput(

@@ -142,7 +142,7 @@ class RecordIds:
         log: Log,
     ) -> None:
         self.columns = columns
-        self._entries, self._log = entries, log
+        self.entries, self._log = tuple(entries), log
         table = pa.concat_tables([RANGES.empty_table(), *ranges]).combine_chunks()
         entry_of = [pa.repeat(pa.scalar(i, pa.int64()), part.num_rows) for i, part in enumerate(ranges)]
         self._entry = pa.chunked_array(entry_of, pa.int64()).combine_chunks()
@@ -178,17 +178,17 @@ class RecordIds:
         undecided = [
             row["entry"] for row in verdicts.to_pylist() if not row["whole_all"] and not row["old_all"]
         ]  # fmt: skip
-        accepted: list[Entry | None] = [None] * len(self._entries)
+        accepted: list[Entry | None] = [None] * len(self.entries)
         for row in verdicts.to_pylist():
             if row["whole_all"]:
-                accepted[row["entry"]] = self._entries[row["entry"]]
+                accepted[row["entry"]] = self.entries[row["entry"]]
         for number, kept in zip(undecided, self._kept_rows(undecided, last), strict=True):
-            accepted[number] = _masked(self._entries[number], kept)
+            accepted[number] = _masked(self.entries[number], kept)
         entries = tuple(entry for entry in accepted if entry is not None)
         raised = _above(self._highest, last)
         return Accepted(
             entries,
-            sum(entry.records for entry in self._entries) - sum(entry.kept for entry in entries),
+            sum(entry.records for entry in self.entries) - sum(entry.kept for entry in entries),
             pa.table({"producer": self._names.filter(raised), "sequence": self._highest.filter(raised)}),
         )
 
@@ -196,7 +196,7 @@ class RecordIds:
         """Row by row, for the entries that their ranges did not decide."""
         if not numbers:
             return []
-        parts = [self._ids(self._entries[number]) for number in numbers]
+        parts = [self._ids(self.entries[number]) for number in numbers]
         ids = pa.concat_tables(parts).combine_chunks()
         codes = pc.index_in(_flat(ids["producer"]), value_set=self._names)
         sequence = _flat(ids["sequence"])

@@ -20,6 +20,8 @@ from pyspark_ledger.log import Log
 from pyspark_ledger.memory import Faults, MemoryMetadata, MemoryServer
 from pyspark_ledger.port import Metadata
 from pyspark_ledger.position import Position
+from pyspark_ledger.reader import read_slice
+from pyspark_ledger.record_ids import IdColumns, Ranges, RecordIds
 from pyspark_ledger.records import Entry
 from pyspark_ledger.storage import Storage, open_storage
 
@@ -30,11 +32,13 @@ SMALL = Limits(commits_per_ledger=4, index_fanout=3, nodes_per_delete=3, inline_
 class World:
     """One server, one storage, and as many processes as a test wants: each ``log()`` is a process of its own."""
 
-    def __init__(self, folder: Path, limits: Limits = SMALL, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, folder: Path, limits: Limits = SMALL, clock: Clock = SYSTEM_CLOCK, schema: pa.Schema = SCHEMA
+    ) -> None:
         self.server = MemoryServer()
         self.storage: Storage = open_storage(str(folder))
         self.limits, self.clock = limits, clock
-        self.topic = topics.create_topic(self.metadata(), "t", SCHEMA, clock=clock)
+        self.topic = topics.create_topic(self.metadata(), "t", schema, clock=clock)
 
     def metadata(self, faults: Faults | None = None) -> Metadata:
         return MemoryMetadata(self.server, faults, self.clock)
@@ -78,3 +82,43 @@ def read(log: Log) -> Iterator[tuple[int, Position]]:
             rows = schemas.project(batch, SCHEMA).column("n").to_pylist()
             for index, number in enumerate(rows, first):
                 yield number, Position(piece.ledger, piece.entry, index)
+
+
+# -- records that bring their own sequence ids --------------------------------------------------------------------
+
+Id = tuple[str, int]  # producer, sequence id
+IDS = pa.schema([pa.field("who", pa.string()), pa.field("seq", pa.int64()), pa.field("note", pa.string())])
+ID_COLUMNS = IdColumns("seq", "who")
+
+
+def stage_ids(log: Log, tasks: list[list[Id]], note: str = "", *, known: pa.Table | None = None) -> RecordIds:
+    """A staged batch: one entry for each task that has rows."""
+    entries, ranges = [], []
+    for rows in tasks:
+        summary = Ranges(ID_COLUMNS, known)
+        writer = EntryWriter(log.storage, log.topic.uuid, log.view().head.gc_epoch, IDS, clock=log.clock)
+        columns = {"who": [who for who, _ in rows], "seq": [seq for _, seq in rows], "note": [note] * len(rows)}
+        writer.write(summary.add(pa.RecordBatch.from_pydict(columns, schema=IDS)))
+        entry = writer.close()
+        if entry is not None:
+            entries.append(entry)
+            ranges.append(summary.table())
+    return RecordIds(ID_COLUMNS, entries, ranges, log)
+
+
+def append_ids(log: Log, tasks: list[list[Id]], note: str = "") -> protocol.Appended:
+    while True:
+        ids = stage_ids(log, tasks, note)
+        try:
+            return protocol.append(log, protocol.Batch(log.clock.new_id(), tuple(ids.entries), IDS, ids=ids))
+        except Conflict as conflict:
+            if conflict.code != "LEDGER_STAGED_TOO_LONG_AGO":
+                raise
+            log.refresh(sync=True)
+
+
+def read_ids(log: Log, start: Position | None = None, end: Position | None = None) -> list[tuple[str, int, str]]:
+    view = log.refresh(sync=True)
+    pieces = scan.slices(log, view, start or scan.earliest(view), end or view.head.end)
+    rows = (rows for piece in pieces for rows in read_slice(log.storage, log.topic.uuid, piece, IDS))
+    return [tuple(row.values()) for part in rows for row in part.batch.to_pylist()]
