@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.contestants import CEILING, PARQUET
+from benchmarks.record_ids import PLAIN, WITH_IDS
 from benchmarks.tiny import percentiles
 
 
@@ -51,6 +52,18 @@ def _rates(seconds: dict[str, float], name: str, rows: int) -> list[str]:
     return [f"{rows / seconds[name] / 1e6:.2f}", *shares]
 
 
+def _ids(races: dict[int, dict[str, list[dict[str, Any]]]]) -> str:
+    """The sink's time in batches with and without ids, for each number of producers."""
+    lines = []
+    for producers, runs in races.items():
+        batch, cpu = _medians(runs, "batch_s"), _medians(runs, "cpu_s")
+        share = f"{batch[PLAIN] / batch[WITH_IDS]:.2f}"
+        times = [f"{value:.2f}" for value in (batch[PLAIN], batch[WITH_IDS], cpu[PLAIN], cpu[WITH_IDS])]
+        lines.append([f"{producers:,}", *times, share])
+    head = ["producers", "plain, batch s", "with ids, batch s", "plain, CPU s", "with ids, CPU s", "of the plain sink"]
+    return _markdown("sequence ids per record", head, lines)
+
+
 def _tiny(runs: dict[str, list[dict[str, Any]]]) -> str:
     pooled = {name: [time for run in results for time in run["times_ms"]] for name, results in runs.items()}
     both = {name: percentiles(times) for name, times in pooled.items()}
@@ -86,7 +99,7 @@ def _requests(requests: dict[str, int]) -> str:
     return f"{sum(requests.values())} ({kinds})"
 
 
-_SECTIONS = {"tiny": _tiny, "memory": _memory, "commits": _commits}
+_SECTIONS = {"ids": _ids, "tiny": _tiny, "memory": _memory, "commits": _commits}
 
 
 def _conditions(environment: dict[str, Any]) -> str:

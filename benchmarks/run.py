@@ -16,12 +16,12 @@ from typing import Any
 import pyarrow
 import pyspark
 
-from benchmarks import commits, data, memory, tiny
+from benchmarks import commits, data, memory, record_ids, tiny
 from benchmarks.contestants import Bench, race, sink_contestants, source_contestants, throughput
 from benchmarks.report import table
 from benchmarks.session import CONF, session
 
-PARTS = ("source", "sink", "tiny", "memory", "commits")
+PARTS = ("source", "sink", "ids", "tiny", "memory", "commits")
 
 
 def arguments() -> argparse.Namespace:
@@ -60,11 +60,11 @@ def start_zookeeper(stack: ExitStack, without_ledger: bool) -> str | None:
 
 
 def run_session_parts(options: argparse.Namespace, work: Path, zookeeper: str | None) -> dict[str, Any]:
-    """Source, sink and tiny batches: all contestants in one session."""
+    """Source, sink, ids and tiny batches: all contestants in one session."""
     results: dict[str, Any] = {}
     with session(work) as spark:
         bench = Bench(spark, work, options.rows, options.rounds, zookeeper)
-        if {"source", "sink"} & set(options.only):
+        if {"source", "sink", "ids"} & set(options.only):
             results |= run_throughput(bench, options.only)
         if "tiny" in options.only:
             print("tiny", flush=True)
@@ -84,6 +84,11 @@ def run_throughput(bench: Bench, only: list[str]) -> dict[str, Any]:
     if "sink" in only:
         print("sink", flush=True)
         results["sink"] = race(bench, sink_contestants(bench, parquet), throughput)
+    if "ids" in only and bench.zookeeper:
+        for producers in record_ids.PRODUCERS:
+            print(f"ids, {producers} producers", flush=True)
+            contestants = record_ids.contestants(bench, parquet, producers)
+            results.setdefault("ids", {})[producers] = race(bench, contestants, throughput)
     shutil.rmtree(parquet)
     return results
 
@@ -129,7 +134,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = {"environment": environment(options)}
     with work_folder(options.work) as work, ExitStack() as stack:
         zookeeper = start_zookeeper(stack, options.without_ledger)
-        if {"source", "sink", "tiny"} & set(options.only):
+        if {"source", "sink", "ids", "tiny"} & set(options.only):
             results |= run_session_parts(options, work, zookeeper)
         if "memory" in options.only:
             results |= run_memory(options, work, zookeeper)

@@ -299,7 +299,7 @@ def _resolve(log: Log, attempt: _Attempt, deadline: Deadline) -> bool | None:
 def _done(log: Log, attempt: _Attempt, accepted: Accepted) -> Appended:
     view = log.view()
     if view.version == attempt.version:
-        log.committed(attempt.head, attempt.version + 1, attempt.commit)
+        log.committed(attempt.head, attempt.version + 1, attempt.commit, accepted.highest)
     commit = attempt.commit
     logger.info(
         "committed topic=%s commit=%d position=%d:%d:0 records=%d bytes=%d producer=%s sequence=%s dropped=%d",

@@ -19,6 +19,7 @@ from pyspark_ledger.files import TopicFiles
 from pyspark_ledger.limits import Limits
 from pyspark_ledger.position import Position
 from pyspark_ledger.records import Commit, DedupSnapshot, ProducerState
+from pyspark_ledger.sequences import Sequences
 
 _PRODUCERS = pa.schema(
     [
@@ -112,23 +113,21 @@ class Producers:
     """Producer states up to a commit.
 
     A producer whose records bring their own ids has only its last one, and there may be a million of them: they are
-    kept as two maps, not as objects.
+    kept apart, not as objects.
     """
 
     def __init__(self, next_commit: int, states: Iterable[ProducerState], limits: Limits) -> None:
         self.first_commit = self.next_commit = next_commit
         self._limits = limits
         self._owned: dict[str, ProducerState] = {}
-        self._sequences: dict[str, int] = {}
-        self._published: dict[str, int] = {}
+        self._sequences = Sequences()
         self._evicted: set[int] = set()
         for state in states:
             self._put(state)
 
     def _put(self, state: ProducerState) -> None:
         if state.per_record:
-            self._sequences[state.name] = state.sequence
-            self._published[state.name] = state.publish_ms
+            self._sequences.put([state.name], [state.sequence], state.publish_ms)
         else:
             self._owned[state.name] = state
 
@@ -140,13 +139,11 @@ class Producers:
         return len(self._evicted)
 
     def get(self, name: str) -> ProducerState | None:
-        owned = self._owned.get(name)
-        if owned is not None or name not in self._sequences:
-            return owned
-        return _per_record(name, self._sequences[name], self._published[name])
+        last = self._sequences.get(name)
+        return self._owned.get(name) if last is None else _per_record(name, *last)
 
     def all(self) -> list[ProducerState]:
-        per_record = (_per_record(n, s, self._published[n]) for n, s in self._sequences.items())
+        per_record = (_per_record(*each) for each in self._sequences)
         return sorted((*self._owned.values(), *per_record), key=lambda state: state.name)
 
     def owned(self) -> list[ProducerState]:
@@ -156,13 +153,13 @@ class Producers:
     def known_sequences(self, at_most: int, name: str = "") -> pa.Table | None:
         """(producer, sequence) of everybody whose records bring ids, or of one; None if there are too many."""
         if name:
-            return _pairs({name: self._sequences[name]} if name in self._sequences else {})
+            last = self._sequences.get(name)
+            return _pairs([(name, *last)] if last else [])
         return _pairs(self._sequences) if len(self._sequences) <= at_most else None
 
     def sequences(self, names: pa.Array, topic: str) -> pa.Array:
         """The last id of each producer whose records bring their own; null for one that is new."""
-        asked = names.to_pylist()
-        found = pa.array(map(self._sequences.get, asked), pa.int64(), size=len(asked))
+        found = self._sequences.look_up(names.to_pylist())
         if found.null_count:
             unknown = names.filter(found.is_null()).to_pylist()
             if taken := self._owned.keys() & unknown:
@@ -187,30 +184,30 @@ class Producers:
 
     # -- moving on -----------------------------------------------------------------------------------------
 
-    def apply(self, commit: Commit, files: TopicFiles) -> None:
+    def apply(self, commit: Commit, files: TopicFiles, highest: pa.Table | None = None) -> None:
+        """``highest`` is what the commit adds, if it is in memory."""
         assert commit.number == self.next_commit, "a snapshot never covers a commit it has not seen"
         self.next_commit += 1
         if commit.forget:
             self._forget(commit.producer)
         elif commit.sequence_column:
-            self._raise(commit, files)
+            self._raise(commit, files, highest)
         elif commit.producer and commit.sequence is not None:
             self._owned[commit.producer] = self._after(self._owned.get(commit.producer), commit)
 
     def _forget(self, name: str) -> None:
         self._owned.pop(name, None)
-        self._sequences.pop(name, None)
-        self._published.pop(name, None)
+        self._sequences.remove(name)
         self._evicted.discard(_fingerprint(name))
 
-    def _raise(self, commit: Commit, files: TopicFiles) -> None:
-        if commit.highest_file is None:
-            highest = dict(commit.highest)
+    def _raise(self, commit: Commit, files: TopicFiles, highest: pa.Table | None) -> None:
+        if highest is None and commit.highest_file is not None:
+            highest = files.fetch_table(commit.highest_file)
+        if highest is None:
+            names, last = [name for name, _ in commit.highest], [sequence for _, sequence in commit.highest]
         else:
-            table = files.fetch_table(commit.highest_file)
-            highest = dict(zip(table["producer"].to_pylist(), table["sequence"].to_pylist(), strict=True))
-        self._sequences.update(highest)
-        self._published.update(dict.fromkeys(highest, commit.publish_ms))
+            names, last = highest["producer"].to_pylist(), highest["sequence"].to_pylist()
+        self._sequences.put(names, last, commit.publish_ms)
 
     def _after(self, old: ProducerState | None, commit: Commit) -> ProducerState:
         past = old.past_runs if old else ()
@@ -233,10 +230,12 @@ class Producers:
     def without_silent(self, since_ms: int) -> Producers:
         """A copy in which producers that have written nothing since are only fingerprints."""
         kept = Producers(self.next_commit, (), self._limits)
-        kept._owned = {name: state for name, state in self._owned.items() if state.publish_ms >= since_ms}
-        kept._published = {name: ms for name, ms in self._published.items() if ms >= since_ms}
-        kept._sequences = {name: self._sequences[name] for name in kept._published}
-        gone = (self._owned.keys() - kept._owned.keys()) | (self._sequences.keys() - kept._sequences.keys())
+        gone = []
+        for state in self.all():
+            if state.publish_ms >= since_ms:
+                kept._put(state)
+            else:
+                gone.append(state.name)
         kept._evicted = self._evicted | {_fingerprint(name) for name in gone}
         return kept
 
@@ -255,12 +254,7 @@ class Producers:
 
     def _table(self) -> pa.Table:
         owned = pa.Table.from_pylist([asdict(state) for state in self._owned.values()], schema=_PRODUCERS)
-        per_record = pa.table(
-            {"name": list(self._sequences), "sequence": list(self._sequences.values()),
-             "publish_ms": [self._published[name] for name in self._sequences]},
-            schema=pa.schema([_PRODUCERS.field(name) for name in ("name", "sequence", "publish_ms")]),
-        )  # fmt: skip
-        return pa.concat_tables([owned, per_record], promote_options="default")
+        return pa.concat_tables([owned, self._sequences.table()], promote_options="default")
 
     @classmethod
     def load(cls, snapshot: DedupSnapshot, files: TopicFiles, limits: Limits) -> Producers:
@@ -271,9 +265,7 @@ class Producers:
             for row in table.filter(is_owned).to_pylist():
                 self._put(ProducerState(**{**row, "past_runs": tuple(row["past_runs"])}))
             per_record = table.filter(pc.invert(is_owned))
-            names = per_record["name"].to_pylist()
-            self._sequences = dict(zip(names, per_record["sequence"].to_pylist(), strict=True))
-            self._published = dict(zip(names, per_record["publish_ms"].to_pylist(), strict=True))
+            self._sequences.put(*(per_record[name].to_pylist() for name in ("name", "sequence", "publish_ms")))
         if snapshot.evicted_file is not None:
             self._evicted = set(files.fetch_table(snapshot.evicted_file)["fingerprint"].to_pylist())
         return self
@@ -283,9 +275,9 @@ def _per_record(name: str, sequence: int, publish_ms: int) -> ProducerState:
     return ProducerState(name, sequence, "", "", (), b"", 0, publish_ms, per_record=True)
 
 
-def _pairs(sequences: dict[str, int]) -> pa.Table:
-    schema = pa.schema([("producer", pa.string()), ("sequence", pa.int64())])
-    return pa.table({"producer": list(sequences), "sequence": list(sequences.values())}, schema=schema)
+def _pairs(sequences: Iterable[tuple[str, int, int]]) -> pa.Table:
+    rows = [{"producer": name, "sequence": last} for name, last, _ in sequences]
+    return pa.Table.from_pylist(rows, schema=pa.schema([("producer", pa.string()), ("sequence", pa.int64())]))
 
 
 def _fingerprint(name: str) -> int:

@@ -94,10 +94,12 @@ class Log:
             f"topic '{self.topic.name}' ({self.topic.uuid}): commits that its head names are not in ZooKeeper"
         )
 
-    def committed(self, head: Head, version: int, commit: Commit) -> View:
+    def committed(self, head: Head, version: int, commit: Commit, highest: pa.Table | None = None) -> View:
         """Takes over what this process itself has just made, without asking for it."""
         assert self._view is not None
         assert version == self._view.version + 1
+        if self._producers is not None and self._producers.next_commit == commit.number:
+            self._producers.apply(commit, self.files, highest)
         return self._install(Versioned(head, version), (*self._view.open_commits, commit))
 
     def _install(self, head: Versioned[Head], commits: tuple[Commit, ...]) -> View:

@@ -111,15 +111,30 @@ class Ranges:
 
 
 def _summary(ids: pa.Table) -> pa.Table:
-    grouped = ids.group_by("producer", use_threads=False).aggregate([("sequence", "min"), ("sequence", "max")])
-    distinct = pa.repeat(True, grouped.num_rows)
-    sequence = ids["sequence"]
-    if not pc.all(pc.greater(sequence[1:], sequence[:-1])).as_py():  # ids that only rise are distinct
-        pairs = ids.group_by(["producer", "sequence"], use_threads=False).aggregate([([], "count_all")])
-        if pairs.num_rows < ids.num_rows:
-            repeated = pairs.filter(pc.greater(pairs["count_all"], 1))["producer"]
-            distinct = pc.invert(pc.is_in(grouped["producer"], value_set=repeated.combine_chunks()))
-    return pa.table([grouped["producer"], grouped["sequence_min"], grouped["sequence_max"], distinct], schema=RANGES)
+    """One range for each producer."""
+    grouped = ids.group_by("producer", use_threads=False).aggregate(
+        [("sequence", "min"), ("sequence", "max"), ("sequence", "count")]
+    )
+    low, high, count = grouped["sequence_min"], grouped["sequence_max"], grouped["sequence_count"]
+    # One id is distinct, two are if they differ. For more, look.
+    distinct = pc.or_(pc.equal(count, 1), pc.and_(pc.equal(count, 2), pc.less(low, high)))
+    if not pc.all(distinct).as_py():
+        repeated = _repeating(_flat(ids["producer"]), _flat(ids["sequence"]))
+        distinct = pc.invert(pc.is_in(grouped["producer"], value_set=repeated))
+    return pa.table([grouped["producer"], low, high, distinct], schema=RANGES)
+
+
+def _repeating(producer: pa.Array, sequence: pa.Array) -> pa.Array:
+    """The producers that bring an id twice. Cheap if the ids of each rise, as they nearly always do."""
+    encoded = producer.dictionary_encode()
+    order = pc.array_sort_indices(encoded.indices)  # stable: rows of one producer stay in order
+    codes, ids = encoded.indices.take(order), sequence.take(order)
+    falls = pc.and_(pc.equal(codes[1:], codes[:-1]), pc.less_equal(ids[1:], ids[:-1]))
+    if not pc.any(falls).as_py():
+        return encoded.dictionary[:0]
+    rows = pa.table({"code": codes, "sequence": ids}).group_by(["code", "sequence"], use_threads=False)
+    counted = rows.aggregate([([], "count_all")])
+    return encoded.dictionary.take(_flat(counted.filter(pc.greater(counted["count_all"], 1))["code"]).unique())
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,21 +164,24 @@ class RecordIds:
         encoded = _flat(table["producer"]).dictionary_encode()
         self._names, self._codes = encoded.dictionary, encoded.indices
         self._low, self._high = _flat(table["low"]), _flat(table["high"])
-        by_code = pa.table({"code": self._codes, "high": self._high}).group_by("code", use_threads=False)
-        self._highest = _flat(by_code.aggregate([("high", "max")])["high_max"])  # codes count up in order of appearance
-        self._suspects = self._suspect_codes(_flat(table["distinct"]))
+        self._suspects = self._codes.filter(pc.invert(_flat(table["distinct"])))
+        self._highest = self._high
+        if len(self._names) < len(self._codes):
+            self._compare_ranges()
 
-    def _suspect_codes(self, distinct: pa.BooleanArray) -> pa.Array:
-        """Producers that may have brought an id twice: inside a range, or in two that overlap."""
-        repeated = self._codes.filter(pc.invert(distinct))
-        if len(self._names) == len(self._codes):
-            return repeated
-        order = pc.sort_indices(
-            pa.table({"code": self._codes, "low": self._low}), [("code", "ascending"), ("low", "ascending")]
-        )
+    def _compare_ranges(self) -> None:
+        """Finds the highest id of each producer, and those that may have brought an id in two ranges."""
+        by_producer = pa.table({"code": self._codes, "low": self._low})
+        order = pc.sort_indices(by_producer, [("code", "ascending"), ("low", "ascending")])
         codes, low, high = self._codes.take(order), self._low.take(order), self._high.take(order)
-        meets = pc.and_(pc.equal(codes[1:], codes[:-1]), pc.less_equal(low[1:], high[:-1]))
-        return pa.concat_arrays([repeated, codes[1:].filter(meets)]).unique()
+        same = pc.equal(codes[1:], codes[:-1])
+        meets = pc.and_(same, pc.less_equal(low[1:], high[:-1]))
+        self._suspects = pa.concat_arrays([self._suspects, codes[1:].filter(meets)]).unique()
+        if len(self._suspects):
+            highest = pa.table({"code": codes, "high": high}).group_by("code", use_threads=False)
+            self._highest = _flat(highest.aggregate([("high", "max")])["high_max"])  # in the order of codes
+        else:  # ranges that rise: the last is the highest
+            self._highest = high.filter(pa.concat_arrays([pc.invert(same), pa.array([True])]))
 
     def judge(self, producers: Producers, topic: str) -> Accepted:
         """Compares with the state before the batch; among equals inside it the first wins. Repeated in full whenever

@@ -1,0 +1,60 @@
+"""The last sequence id of very many producers, in little memory: what a million of them need to be looked up and moved
+on in batches. A name leads to a slot, and slots are plain arrays that Arrow reads in place."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+
+class Sequences:
+    def __init__(self) -> None:
+        self._slots: dict[str, int] = {}
+        self._last = array("q")
+        self._published = array("q")
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._slots
+
+    def __iter__(self) -> Iterator[tuple[str, int, int]]:
+        """(name, last id, publish time of that), in the order in which producers appeared."""
+        return ((name, self._last[slot], self._published[slot]) for name, slot in self._slots.items())
+
+    def get(self, name: str) -> tuple[int, int] | None:
+        slot = self._slots.get(name)
+        return None if slot is None else (self._last[slot], self._published[slot])
+
+    def look_up(self, names: list[str]) -> pa.Array:
+        """The last id of each; null for a producer that is not here."""
+        slots = pa.array(list(map(self._slots.get, names)), pa.int64())
+        return _view(self._last).take(slots)
+
+    def put(self, names: list[str], last: list[int], published: int | list[int]) -> None:
+        times = [published] * len(names) if isinstance(published, int) else published
+        slots, ids, published_ms = self._slots, self._last, self._published
+        for slot, name, sequence, time in zip(list(map(slots.get, names)), names, last, times, strict=True):
+            if slot is None:
+                slots[name] = len(ids)
+                ids.append(sequence)
+                published_ms.append(time)
+            else:
+                ids[slot], published_ms[slot] = sequence, time
+
+    def remove(self, name: str) -> None:
+        self._slots.pop(name, None)  # its slot is given up: producers are forgotten one by one, by hand
+
+    def table(self) -> pa.Table:
+        """(name, sequence, publish_ms) of all."""
+        slots = pa.array(list(self._slots.values()), pa.int64())
+        columns = [pa.array(list(self._slots), pa.string()), _view(self._last).take(slots)]
+        return pa.table([*columns, _view(self._published).take(slots)], names=["name", "sequence", "publish_ms"])
+
+
+def _view(values: array[int]) -> pa.Array:
+    """No copy; and an array cannot grow while somebody looks, so nobody keeps it."""
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
