@@ -1,7 +1,5 @@
 """Log files are ingested by line number: read again and again, by several jobs at once, each line is in the topic once.
-
-Run: python examples/file_ingestion.py
-"""
+Run: python examples/file_ingestion.py"""
 
 import os
 import re
@@ -45,12 +43,12 @@ def ingest(files_per_batch: int) -> StreamingQuery:
 
 def ship(path: Path) -> int:
     """The same without Spark: sends a file line by line from the first one, and returns how many were new."""
-    new = 0
     with client.producer("lines", name=path.name) as producer:
-        for line, text in enumerate(lines_of(path)):
-            receipt = producer.send({"file": path.name, "line": line, "text": text}, sequence_id=line)
-            new += not receipt.result().duplicate
-    return new
+        receipts = (
+            producer.send({"file": path.name, "line": line, "text": text}, sequence_id=line)
+            for line, text in enumerate(lines_of(path))
+        )
+        return sum(not receipt.result().duplicate for receipt in receipts)
 
 
 def topic() -> DataFrame:
@@ -72,7 +70,7 @@ with LocalZooKeeper() as zookeeper, tempfile.TemporaryDirectory() as folder:
     grow(db, 200)
     grow(web, 50, start="ne\n")
     ingest(files_per_batch=3).awaitTermination()
-    print("2. the files have grown, there is a third, all are read again: records", before := topic().count())
+    print("2. they have grown, there is a third, all are read again: records", before := topic().count())
 
     for path in files:
         grow(path, 500)
@@ -82,8 +80,8 @@ with LocalZooKeeper() as zookeeper, tempfile.TemporaryDirectory() as folder:
         for job in jobs:
             job.awaitTermination()  # raises what the job raised
         found = [(row.file, row.line, row.text) for row in topic().collect()]
-        added = len(found) - before
-        print(f"3. two such jobs and a Python producer at once: records added {added - shipped} and {shipped}")
+        by_spark = len(found) - before - shipped
+        print(f"3. two such jobs and a Python producer at once: records added {by_spark} and {shipped}")
 
         expected = [(path.name, line, text) for path in files for line, text in enumerate(lines_of(path))]
         distinct = {(file, line) for file, line, _ in found}
@@ -92,7 +90,6 @@ with LocalZooKeeper() as zookeeper, tempfile.TemporaryDirectory() as folder:
             print(f"   producer {state.name}, last sequence id {state.sequence}")
     spark.stop()
 
-# Also each file's lines are in order: sorting by file leaves the order inside a file as it is.
-if sorted(found, key=lambda record: record[0]) != expected or len(distinct) != len(expected):
-    sys.exit("Lines were lost, doubled or changed.")
+if sorted(found, key=lambda record: record[0]) != expected:  # by file only: the lines of each must be in order
+    sys.exit("Lines were lost, doubled, changed or moved.")
 print("Nothing lost, nothing doubled.")

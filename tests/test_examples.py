@@ -39,6 +39,22 @@ def test_the_quickstart_writes_and_reads_in_every_way(tmp_path: Path) -> None:
     assert "last order: 0:2:0 {'order_id': 1000, 'customer': 3, 'cents': 99}" in printed
 
 
+def test_files_are_ingested_again_and_again_and_each_line_is_there_once(tmp_path: Path) -> None:
+    printed = run("examples/file_ingestion.py", scratch=tmp_path)
+    numbers = {name: int(number) for name, number in re.findall(r"(lines in files|in topic|distinct) (\d+)", printed)}
+    assert numbers["lines in files"] == numbers["in topic"] == numbers["distinct"] > 0
+    first, second = (int(number) for number in re.findall(r": records (\d+)$", printed, re.M))
+    by_spark, by_python = (int(number) for number in re.findall(r"records added (\d+) and (\d+)", printed)[0])
+    assert (first, second) == (400 + 300, 500 + 200 + 351)  # the half line is taken when it is whole
+    assert min(by_spark, by_python) >= 0
+    assert second + by_spark + by_python == numbers["in topic"] == second + 3 * 500
+    last_ids = {name: int(number) for name, number in re.findall(r"producer (\S+), last sequence id (\d+)", printed)}
+    assert last_ids.keys() == {"api.log", "db.log", "web.log"}
+    assert sum(last + 1 for last in last_ids.values()) == numbers["lines in files"]  # ids are line numbers, from 0
+    assert "Nothing lost, nothing doubled." in printed
+    assert list(tmp_path.iterdir()) == []
+
+
 def run(*arguments: str, scratch: Path) -> str:
     """Runs an example as a user would, expects success, and that every process it started ends with it."""
     mark = secrets.token_hex(8)
