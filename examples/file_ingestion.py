@@ -47,7 +47,7 @@ def ship(path: Path) -> int:
         receipts = (
             producer.send({"file": path.name, "line": line, "text": text}, sequence_id=line)
             for line, text in enumerate(lines_of(path))
-        )
+        )  # result() waits for each line, so that the others have a chance; to be fast, send all and flush() once
         return sum(not receipt.result().duplicate for receipt in receipts)
 
 

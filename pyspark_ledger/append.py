@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_ledger import dedup, seal
 from pyspark_ledger import schema as schemas
@@ -42,7 +43,8 @@ class Batch:
     producer: str = ""  # for a writer that brings no sequence id
     expects_replay: bool = False  # the writer knew the sequence id, and wrote no files
     counted: int | None = None  # the records it saw, if it had to count them
-    dropped: int = 0  # duplicates that were not even staged
+    dropped: int = 0  # duplicates that were not even staged,
+    known: pa.Table | None = None  # because of these last ids
     forget: bool = False
 
     @property
@@ -113,6 +115,7 @@ def append(log: Log, batch: Batch) -> Appended:
                 return _replayed(log, view, batch)
             accepted = Accepted(batch.entries)
             if batch.ids is not None:
+                _check_still_known(producers, batch, log.topic.name)
                 accepted = batch.ids.judge(producers, log.topic.name)
                 if accepted.dropped and batch.exclusive:
                     raise _name_in_use(batch.producer, log.topic.name)
@@ -129,6 +132,17 @@ def append(log: Log, batch: Batch) -> Appended:
             return _done(log, attempt, accepted)
         log.clock.sleep(log.clock.jitter(0.002))
         log.refresh()
+
+
+def _check_still_known(producers: dedup.Producers, batch: Batch, topic: str) -> None:
+    """Ids only rise, unless a producer is let go: then what its tasks left out is not old any more."""
+    if batch.dropped and batch.known is not None:
+        now = producers.sequences(batch.known["producer"].combine_chunks(), topic)
+        if not pc.all(pc.fill_null(pc.greater_equal(now, batch.known["sequence"]), False)).as_py():
+            raise Conflict(
+                f"topic '{topic}': a producer was let go while a batch with its records was written: run it again",
+                "LEDGER_RETRY",
+            )
 
 
 def _name_in_use(producer: str, topic: str) -> Fenced:

@@ -111,6 +111,19 @@ def test_tasks_that_know_the_state_do_not_write_what_is_in_the_log(world):
     assert entry.records == 2
 
 
+def test_what_tasks_left_out_is_not_lost_when_its_producer_is_let_go_meanwhile_I1(world):
+    log = world.log()
+    append_ids(log, [[("a", 1)]])
+    known = log.producers()[1].known_sequences(100)
+    staged = stage_ids(log, [[("a", 1)]], known=known)
+    batch = protocol.Batch(b"b" * 16, staged.entries, IDS, ids=staged, dropped=1, known=known)
+    again = protocol.append(log, batch)
+    assert (again.duplicate, again.dropped) == (True, 1)
+    protocol.append(log, protocol.Batch(log.clock.new_id(), producer="a", forget=True))
+    with pytest.raises(Conflict, match="LEDGER_RETRY"):
+        protocol.append(log, batch)
+
+
 # -- against a model ------------------------------------------------------------------------------------------------
 
 ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 12)), max_size=12)

@@ -283,9 +283,7 @@ def commit(options: WriteOptions, plan: WritePlan, staged: list[Staged], claim: 
     entries = tuple(message.entry for message in staged if message.entry is not None)
     skipped = any(message.skipped for message in staged)
     dropped = sum(message.rows - (message.entry.records if message.entry else 0) for message in staged)
-    if not entries and not skipped:
-        if dropped:
-            logger.info("duplicates topic=%s dropped=%d: all are in the log already", options.topic, dropped)
+    if not entries and not skipped and not dropped:
         return None
     log = writer_log(options)
     if log.topic.uuid != plan.uuid:
@@ -304,6 +302,7 @@ def commit(options: WriteOptions, plan: WritePlan, staged: list[Staged], claim: 
         expects_replay=skipped,
         counted=sum(message.rows for message in staged) if skipped else None,
         dropped=0 if skipped else dropped,
+        known=plan.known,
     )
     return append(log, batch)
 
