@@ -94,8 +94,9 @@ class _SideFiles:
     def highest(self, highest: pa.Table | None, epoch: int) -> FileRef | None:
         if highest is None or highest.num_rows <= self._log.limits.inline_entries:
             return None
-        if self._highest is None or not self._highest[0].equals(highest):
-            self._highest = (highest, self._log.files.stage_table(highest, epoch, "lz4"))
+        stored = highest.select(["producer", "sequence"])
+        if self._highest is None or not self._highest[0].equals(stored):
+            self._highest = (stored, self._log.files.stage_table(stored, epoch, "lz4"))
         return self._highest[1]
 
 
@@ -137,7 +138,7 @@ def append(log: Log, batch: Batch) -> Appended:
 def _check_still_known(producers: dedup.Producers, batch: Batch, topic: str) -> None:
     """Ids only rise, unless a producer is let go: then what its tasks left out is not old any more."""
     if batch.dropped and batch.known is not None:
-        now = producers.sequences(batch.known["producer"].combine_chunks(), topic)
+        now = producers.look_up(batch.known["producer"].combine_chunks(), topic)["last"]
         if not pc.all(pc.fill_null(pc.greater_equal(now, batch.known["sequence"]), False)).as_py():
             raise Conflict(
                 f"topic '{topic}': a producer was let go while a batch with its records was written: run it again",

@@ -127,7 +127,7 @@ class Producers:
 
     def _put(self, state: ProducerState) -> None:
         if state.per_record:
-            self._sequences.put([state.name], [state.sequence], state.publish_ms)
+            self._sequences.put([state.name], [state.sequence], [state.publish_ms])
         else:
             self._owned[state.name] = state
 
@@ -157,15 +157,19 @@ class Producers:
             return _pairs([(name, *last)] if last else [])
         return _pairs(self._sequences) if len(self._sequences) <= at_most else None
 
-    def sequences(self, names: pa.Array, topic: str) -> pa.Array:
-        """The last id of each producer whose records bring their own; null for one that is new."""
-        found = self._sequences.look_up(names.to_pylist())
-        if found.null_count:
-            unknown = names.filter(found.is_null()).to_pylist()
+    def look_up(self, names: pa.Array, topic: str) -> pa.Table:
+        """(last, slot) of each producer whose records bring their own ids; null for one that is new. A slot is good
+        until the next commit is applied."""
+        slots = self._sequences.slots(names.to_pylist())
+        if slots.null_count:
+            unknown = names.filter(slots.is_null()).to_pylist()
             if taken := self._owned.keys() & unknown:
                 raise _owned_by_batches(self._owned[min(taken)], topic)
             self.check_not_evicted(unknown, topic)
-        return found
+        return pa.table({"last": self._sequences.last(slots), "slot": slots})
+
+    def last_sequence(self, name: str, topic: str) -> int | None:
+        return self.look_up(pa.array([name], pa.string()), topic)["last"][0].as_py()  # type: ignore[no-any-return]
 
     def check_not_evicted(self, names: Iterable[str], topic: str) -> None:
         """An evicted producer's ids cannot be told from new ones: say so, never guess."""
@@ -185,7 +189,7 @@ class Producers:
     # -- moving on -----------------------------------------------------------------------------------------
 
     def apply(self, commit: Commit, files: TopicFiles, highest: pa.Table | None = None) -> None:
-        """``highest`` is what the commit adds, if it is in memory."""
+        """``highest`` is what the commit adds, with slots, if that is in memory."""
         assert commit.number == self.next_commit, "a snapshot never covers a commit it has not seen"
         self.next_commit += 1
         if commit.forget:
@@ -201,13 +205,16 @@ class Producers:
         self._evicted.discard(_fingerprint(name))
 
     def _raise(self, commit: Commit, files: TopicFiles, highest: pa.Table | None) -> None:
-        if highest is None and commit.highest_file is not None:
-            highest = files.fetch_table(commit.highest_file)
-        if highest is None:
-            names, last = [name for name, _ in commit.highest], [sequence for _, sequence in commit.highest]
+        if highest is not None:
+            columns = [highest[name].to_pylist() for name in ("producer", "sequence")]
+            slots = highest["slot"].combine_chunks()
+        elif commit.highest_file is not None:
+            table = files.fetch_table(commit.highest_file)
+            columns, slots = [table[name].to_pylist() for name in ("producer", "sequence")], None
         else:
-            names, last = highest["producer"].to_pylist(), highest["sequence"].to_pylist()
-        self._sequences.put(names, last, commit.publish_ms)
+            columns, slots = [list(column) for column in zip(*commit.highest, strict=True)] or [[], []], None
+        names, last = columns
+        self._sequences.put(names, last, [commit.publish_ms] * len(names), slots)
 
     def _after(self, old: ProducerState | None, commit: Commit) -> ProducerState:
         past = old.past_runs if old else ()

@@ -28,6 +28,7 @@ from pyspark_ledger.storage import Storage
 logger = logging.getLogger(__name__)
 
 _NAMESPACE_S = 10.0  # how long a change of the namespace's policy may take to be noticed
+_PRODUCER_BYTES = 100  # of one producer in a file, at most, for a name that anybody would choose
 _ATTEMPTS = 50  # a reader loses a race only against a seal, which happens once in a thousand commits
 
 
@@ -65,6 +66,7 @@ class Log:
         self._hinted = False
         self._schemas: dict[int, pa.Schema] = {}
         self._producers: dedup.Producers | None = None
+        self._snapshot: tuple[int, int] | None = None  # the open ledger, and the size of the snapshot before it
         self._namespace: tuple[float, bool] | None = None  # when it was read, and whether it deduplicates
 
     # -- the picture ---------------------------------------------------------------------------------------
@@ -211,6 +213,18 @@ class Log:
             self._producers = None
             view = self.refresh(sync=True)  # a ledger was sealed between the two reads
         raise CorruptData(f"topic '{self.topic.name}': its dedup snapshot does not belong to its head")
+
+    def known_sequences(self, at_most: int, name: str = "") -> pa.Table | None:
+        """(producer, sequence) of the producers whose records bring ids, or of one of them; None if there are more than
+        ``at_most``. Does not even load the state if its files tell that it is larger."""
+        view = self.view()
+        largest = max((c.highest_file.length for c in view.open_commits if c.highest_file is not None), default=0)
+        if self._snapshot is None or self._snapshot[0] != view.head.ledger:
+            file = self._read(DedupKey(self.topic.uuid)).producers_file
+            self._snapshot = (view.head.ledger, file.length if file is not None else 0)
+        if not name and max(largest, self._snapshot[1]) > at_most * _PRODUCER_BYTES:
+            return None
+        return self.producers()[1].known_sequences(at_most, name)
 
     def _can_follow(self, states: dedup.Producers, head: Head) -> bool:
         """Whether what is in memory and the open ledger's commits give the state. A topic that evicts producers does

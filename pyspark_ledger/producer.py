@@ -103,7 +103,7 @@ class Producer:
         self._log.refresh(sync=True)
         view, producers = self._log.producers()
         check_allowed(self._log, view)
-        return producers.sequences(pa.array([self.name]), self._log.topic.name)[0].as_py()  # type: ignore[no-any-return]
+        return producers.last_sequence(self.name, self._log.topic.name)
 
     def _start_at(self, initial: int | None) -> int | None:
         if initial is None:

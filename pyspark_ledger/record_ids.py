@@ -143,7 +143,7 @@ class Accepted:
 
     entries: tuple[Entry, ...]
     dropped: int = 0
-    highest: pa.Table | None = None  # (producer, sequence), of the producers that it moves on
+    highest: pa.Table | None = None  # (producer, sequence, slot in the state), of the producers that it moves on
 
 
 class RecordIds:
@@ -186,7 +186,8 @@ class RecordIds:
     def judge(self, producers: Producers, topic: str) -> Accepted:
         """Compares with the state before the batch; among equals inside it the first wins. Repeated in full whenever
         the state has moved on."""
-        last = producers.sequences(self._names, topic)
+        state = producers.look_up(self._names, topic)
+        last = _flat(state["last"])
         last_of_range = last.take(self._codes)
         new = _above(self._low, last_of_range)
         old = pc.fill_null(pc.less_equal(self._high, last_of_range), False)
@@ -204,10 +205,11 @@ class RecordIds:
             accepted[number] = _masked(self.entries[number], kept)
         entries = tuple(entry for entry in accepted if entry is not None)
         raised = _above(self._highest, last)
+        highest = pa.table({"producer": self._names, "sequence": self._highest, "slot": state["slot"]})
         return Accepted(
             entries,
             sum(entry.records for entry in self.entries) - sum(entry.kept for entry in entries),
-            pa.table({"producer": self._names.filter(raised), "sequence": self._highest.filter(raised)}),
+            highest if pc.all(raised).as_py() else highest.filter(raised),
         )
 
     def _kept_rows(self, numbers: list[int], last: pa.Array) -> list[pa.BooleanArray]:

@@ -29,17 +29,21 @@ class Sequences:
         slot = self._slots.get(name)
         return None if slot is None else (self._last[slot], self._published[slot])
 
-    def look_up(self, names: list[str]) -> pa.Array:
-        """The last id of each; null for a producer that is not here."""
-        slots = pa.array(list(map(self._slots.get, names)), pa.int64())
+    def slots(self, names: list[str]) -> pa.Array:
+        """Where each producer is; null for one that is not here."""
+        return pa.array(list(map(self._slots.get, names)), pa.int64())
+
+    def last(self, slots: pa.Array) -> pa.Array:
+        """The last ids in some slots; null for null."""
         return _view(self._last).take(slots)
 
-    def put(self, names: list[str], last: list[int], published: int | list[int]) -> None:
-        times = [published] * len(names) if isinstance(published, int) else published
-        slots, ids, published_ms = self._slots, self._last, self._published
-        for slot, name, sequence, time in zip(list(map(slots.get, names)), names, last, times, strict=True):
+    def put(self, names: list[str], last: list[int], published: list[int], slots: pa.Array | None = None) -> None:
+        """``slots`` are those of the names, if they are known: looking up a million takes longer than the rest."""
+        known = (self.slots(names) if slots is None else slots).to_pylist()
+        ids, published_ms = self._last, self._published
+        for slot, name, sequence, time in zip(known, names, last, published, strict=True):
             if slot is None:
-                slots[name] = len(ids)
+                self._slots[name] = len(ids)
                 ids.append(sequence)
                 published_ms.append(time)
             else:

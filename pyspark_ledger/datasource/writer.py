@@ -24,7 +24,7 @@ from pyspark_ledger.clock import SYSTEM_CLOCK
 from pyspark_ledger.datasource.checkpoint import Checkpoint
 from pyspark_ledger.datasource.options import WriteOptions
 from pyspark_ledger.datasource.types import arrow_schema
-from pyspark_ledger.dedup import Claim, Producers
+from pyspark_ledger.dedup import Claim
 from pyspark_ledger.entryfile import EntryWriter
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
 from pyspark_ledger.files import TopicFiles
@@ -157,7 +157,7 @@ def plan_write(options: WriteOptions, schema: StructType, *, overwrite: bool, st
     if options.ids is not None:
         options.ids.check(incoming)
     log = writer_log(options, incoming)
-    view, producers = log.producers()
+    view = log.view()
     if options.ids is not None or options.sequence is not None or (stream and options.deduplicate):
         check_allowed(log, view)
     merged = schemas.merge(log.schema(view.head.schema_id), incoming, may_add=options.merge_schema)
@@ -169,14 +169,15 @@ def plan_write(options: WriteOptions, schema: StructType, *, overwrite: bool, st
         compression=COMPRESSIONS[options.compression],
         producer=options.producer,
         sequence=options.sequence,
-        replays=_replays(options, log, producers) if options.deduplicate and options.ids is None else {},
+        replays=_replays(options, log) if options.deduplicate and options.ids is None else {},
         ids=options.ids,
-        known=producers.known_sequences(_KNOWN_PRODUCERS, options.ids.producer) if options.ids else None,
+        known=log.known_sequences(_KNOWN_PRODUCERS, options.ids.producer) if options.ids else None,
     )
 
 
-def _replays(options: WriteOptions, log: Log, producers: Producers) -> dict[str, Replay]:
+def _replays(options: WriteOptions, log: Log) -> dict[str, Replay]:
     """The last batch of the producer that this write will turn out to be."""
+    _, producers = log.producers()
     checkpoint = Checkpoint(options.checkpoint, log.storage.uri)
     name = options.producer
     if not name and (query := checkpoint.query_id()):
@@ -267,13 +268,12 @@ def stage(
 
 
 def _tell(plan: WritePlan, ranges: pa.Table) -> bytes | FileRef:
+    if ranges.nbytes > _INLINE_RANGES:
+        return TopicFiles(open_storage(plan.storage), plan.uuid, SYSTEM_CLOCK).stage_table(ranges, plan.epoch, "lz4")
     buffer = pa.BufferOutputStream()
-    with pa.ipc.new_stream(buffer, ranges.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+    with pa.ipc.new_stream(buffer, ranges.schema) as writer:
         writer.write_table(ranges)
-    told = buffer.getvalue()
-    if told.size <= _INLINE_RANGES:
-        return bytes(told.to_pybytes())
-    return TopicFiles(open_storage(plan.storage), plan.uuid, SYSTEM_CLOCK).stage_table(ranges, plan.epoch, "lz4")
+    return bytes(buffer.getvalue().to_pybytes())
 
 
 # -- on the driver, after the tasks ----------------------------------------------------------------------------
