@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from pyspark_ledger.position import Position
 
@@ -130,6 +131,10 @@ class ProducerState:
     records: int  # of the commit that brought the sequence
     publish_ms: int
     per_record: bool = False  # every record brings its sequence id; such a producer has no owner
+
+    @property
+    def publish_time(self) -> datetime:
+        return datetime.fromtimestamp(self.publish_ms / 1000, UTC)
 
 
 @dataclass(frozen=True, slots=True)

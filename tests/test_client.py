@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import subprocess
+import sys
 import threading
+import time
 import uuid
 from datetime import UTC, datetime, timedelta
 
@@ -178,6 +182,39 @@ def node_count(client) -> tuple[int, int]:
     children = client.metadata.children(root)
     commits = [key for child in children if isinstance(child, LedgerKey) for key in client.metadata.children(child)]
     return len(children) + len(commits), len(commits)
+
+
+PROGRAM = """
+import sys
+from pyspark_ledger import LedgerClient
+with LedgerClient(sys.argv[1]) as client:
+    producer = client.producer("orders", name="program")
+    last = producer.last_sequence_id
+    for n in range(0 if last is None else last + 1, 1_000_000):
+        producer.send({"order_id": n}, sequence_id=n)
+        if n % 7 == 0:
+            producer.flush()
+            print(n, flush=True)
+"""
+
+
+def test_a_program_that_is_killed_again_and_again_writes_every_record_once_I1_I5(client, namespace):
+    """It knows nothing but where the log says it was; kill -9 falls anywhere between two steps of a flush."""
+    confirmed = -1
+    for kill_after in (1, 30, 7, 60):
+        program = subprocess.Popen([sys.executable, "-c", PROGRAM, namespace], stdout=subprocess.PIPE, text=True)
+        for _ in range(kill_after):
+            confirmed = int(program.stdout.readline())
+        time.sleep(random.Random(kill_after).uniform(0, 0.01))
+        program.kill()
+        program.wait()
+        program.stdout.close()
+        found = ids(client)
+        assert found == list(range(len(found)))
+        assert len(found) > confirmed
+    (state,) = client.producers("orders")
+    assert (state.name, state.sequence, state.query) == ("program", len(ids(client)) - 1, "")
+    assert abs(state.publish_time - datetime.now(UTC)) < timedelta(minutes=1)
 
 
 def test_sealed_ledgers_leave_zookeeper_and_stay_readable_I13(namespace, storage_root):
