@@ -18,11 +18,12 @@ import pyarrow as pa
 
 from pyspark_ledger import append, gc, policies, topics
 from pyspark_ledger.clock import SYSTEM_CLOCK, Clock
+from pyspark_ledger.cursor import CursorHandle, CursorNode, CursorStats
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.limits import DEFAULT_LIMITS, Limits
 from pyspark_ledger.log import Log
 from pyspark_ledger.policies import UNCHANGED, Unchanged
-from pyspark_ledger.port import Metadata
+from pyspark_ledger.port import CursorKey, Metadata, RootKey
 from pyspark_ledger.position import Position
 from pyspark_ledger.producer import Producer
 from pyspark_ledger.reader import Bound, Reader
@@ -117,6 +118,24 @@ class LedgerClient:
         """Iterates over records. ``start`` and ``end`` are ``earliest``, ``latest``, a position (``3:17:0``) or a
         datetime; without an end the iterator waits for more."""
         return Reader(self.log(topic, watch=end is None), start, end, columns)
+
+    # -- subscriptions -------------------------------------------------------------------------------------
+
+    def create_cursor(self, topic: str, subscription: str, start: Bound = "earliest") -> CursorHandle:
+        """Makes a subscription, unless it is there."""
+        log = self.log(topic)
+        CursorNode(log, subscription).ensure(start)
+        return CursorHandle(log, subscription)
+
+    def cursor(self, topic: str, subscription: str) -> CursorHandle:
+        """A subscription seen from outside: stats, reset, skip, clear_backlog, rewind, redeliver, mark_delete."""
+        return CursorHandle(self.log(topic), subscription)
+
+    def cursors(self, topic: str) -> list[CursorStats]:
+        """All subscriptions of a topic."""
+        log = self.log(topic)
+        keys = self._metadata.children(RootKey(log.topic.uuid))
+        return [CursorHandle(log, key.name).stats() for key in keys if isinstance(key, CursorKey)]
 
     # -- producers and maintenance -------------------------------------------------------------------------
 

@@ -47,6 +47,12 @@ class Fenced(LedgerError):
     default_code = "LEDGER_FENCED"
 
 
+class CursorUnderRevision(LedgerError):
+    """Somebody is resetting the cursor at this moment: try again."""
+
+    default_code = "LEDGER_CURSOR_UNDER_REVISION"
+
+
 class DataLoss(LedgerError):
     """Something that was in the log is no longer there."""
 

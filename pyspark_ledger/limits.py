@@ -14,6 +14,9 @@ class Limits:
     inline_entries: int = 16  # more than these go to a file that the commit names
     inline_mask_bytes: int = 512  # likewise
     inline_producers_bytes: int = 100_000
+    acks_bytes: int = 500_000  # of one cursor: at least 125,000 gaps between acknowledged records
+    remembered_operations: int = 16
+    remembered_voids: int = 16
     nodes_per_delete: int = 500
     past_runs: int = 16
     append_deadline_s: float = 120.0

@@ -7,8 +7,8 @@ head's version tells them when they were wrong. Readers keep it current by a wat
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -163,6 +163,14 @@ class Log:
             for leaf in index.leaves(lambda row: row.ledger, position.ledger):
                 yield from _ending_after(index.commits(leaf), position)
         yield from _ending_after(view.open_commits, position)
+
+    def commit_at_ordinal(self, view: View, ordinal: int) -> Commit:
+        """The commit that has the record with so many before it."""
+        commits: Sequence[Commit] = view.open_commits
+        if not commits or ordinal < commits[0].records_before:
+            index = Index(self.files, view.head.index)
+            commits = index.commits(next(index.leaves(lambda row: row.records_before, ordinal)))
+        return commits[bisect_right(commits, ordinal, key=lambda commit: commit.records_before) - 1]
 
     def commit_at_time(self, view: View, publish_ms: int) -> Commit | None:
         """The first commit published at or after a time. Publish times never go back, so this is a search."""

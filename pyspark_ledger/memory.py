@@ -21,6 +21,7 @@ from pyspark_ledger.port import (
     Check,
     CommitKey,
     Create,
+    CursorKey,
     DedupKey,
     Delete,
     HeadKey,
@@ -29,8 +30,10 @@ from pyspark_ledger.port import (
     Metadata,
     NamespaceKey,
     Op,
+    OwnerKey,
     Put,
     R,
+    ReviserKey,
     RootKey,
     SchemaKey,
     TopicKey,
@@ -153,6 +156,13 @@ class _History:
         self.values.append(value)
 
 
+@dataclass(eq=False)
+class Session:
+    """What ephemeral records hang on."""
+
+    ended: bool = False
+
+
 class MemoryServer:
     """What all clients share. One lock; everything below expects it to be held."""
 
@@ -161,7 +171,8 @@ class MemoryServer:
         self.time = 0  # transactions applied
         self._keys: dict[Key[Any], _History] = defaultdict(_History)
         self._below: dict[Key[Any], dict[Key[Any], None]] = defaultdict(dict)  # all that ever were
-        self._delayed: list[tuple[int, Sequence[Op]]] = []
+        self._delayed: list[tuple[int, Sequence[Op], Session]] = []
+        self._ephemeral: dict[Key[Any], Session] = {}
         self._watches: dict[Key[Any], dict[tuple[MemoryMetadata, Hint], None]] = defaultdict(dict)
         self._hints: list[Hint] = []
         self._keys[TopicsKey()].add(0, Versioned(Marker(), 0))
@@ -173,8 +184,10 @@ class MemoryServer:
     def below(self, key: Key[Any], time: int) -> list[Key[Any]]:
         return [child for child in self._below.get(key, ()) if self.value(child, time) is not None]
 
-    def apply(self, ops: Sequence[Op]) -> None:
+    def apply(self, ops: Sequence[Op], session: Session) -> None:
         """All or nothing: the ops see each other's changes, everybody else sees them together."""
+        if session.ended:
+            raise TransactionLost("the session has ended")
         changes: dict[Key[Any], Value] = {}
         for op in ops:
             changes[op.key] = self._changed(op, changes)
@@ -182,6 +195,17 @@ class MemoryServer:
         for key, value in changes.items():
             if value is not self.value(key, self.time):
                 self._set(key, value)
+        self._ephemeral |= {op.key: session for op in ops if isinstance(op, Create) and op.ephemeral}
+
+    def end(self, session: Session) -> None:
+        """What the session held is gone, at once and for everybody."""
+        session.ended = True
+        held = [key for key, holder in self._ephemeral.items() if holder is session]
+        self.time += 1
+        for key in held:
+            del self._ephemeral[key]
+            if self.value(key, self.time) is not None:
+                self._set(key, None)
 
     def _changed(self, op: Op, changes: dict[Key[Any], Value]) -> Value:
         old = self._now(op.key, changes)
@@ -219,28 +243,28 @@ class MemoryServer:
             self._below[parent][key] = None
         self._hints += [hint for _, hint in self._watches.pop(key, ())]
 
-    def delay(self, ops: Sequence[Op], calls: int) -> None:
-        self._delayed.append((calls, tuple(ops)))
+    def delay(self, ops: Sequence[Op], calls: int, session: Session) -> None:
+        self._delayed.append((calls, tuple(ops), session))
 
     def deliver_delayed(self) -> None:
         """Try every delayed transaction now."""
         with self.lock:
             late, self._delayed = self._delayed, []
-            for _, ops in late:
-                self.try_apply(ops)
+            for _, ops, session in late:
+                self.try_apply(ops, session)
 
     def tick(self) -> None:
         """One more call has come in: what was delayed comes nearer."""
         waiting, self._delayed = self._delayed, []
-        for calls, ops in waiting:
+        for calls, ops, session in waiting:
             if calls > 1:
-                self._delayed.append((calls - 1, ops))
+                self._delayed.append((calls - 1, ops, session))
             else:
-                self.try_apply(ops)
+                self.try_apply(ops, session)
 
-    def try_apply(self, ops: Sequence[Op]) -> None:
+    def try_apply(self, ops: Sequence[Op], session: Session) -> None:
         try:
-            self.apply(ops)
+            self.apply(ops, session)
         except TransactionLost:
             return  # nobody will hear of it
 
@@ -269,6 +293,11 @@ class MemoryMetadata(Metadata):
         self._floor = 0  # reads never go back behind this time
         self._behind = 0  # how many transactions this client lags
         self._closed = False
+        self._session = Session()
+
+    @property
+    def session_timeout_s(self) -> float:
+        return 10.0
 
     def read(self, key: Key[R], on_change: Hint | None = None) -> Versioned[R] | None:
         with _Call(self) as server:
@@ -303,19 +332,21 @@ class MemoryMetadata(Metadata):
     def _transact(self, server: MemoryServer, ops: Sequence[Op], fault: TransactFault | None) -> None:
         match fault:
             case None:
-                server.apply(ops)
+                server.apply(ops, self._session)
                 return
             case "applied_then_lost":
-                server.try_apply(ops)
+                server.try_apply(ops, self._session)
             case "delayed":
-                server.delay(ops, self._faults.delay())
+                server.delay(ops, self._faults.delay(), self._session)
             case "expired":
                 self._expire()
         raise OutcomeUnknown(f"the answer to a transaction was lost ({fault})")
 
     def close(self) -> None:
-        with self._server.lock:
-            self._closed = True
+        if not self._closed:
+            with _Call(self) as server:
+                server.end(self._session)
+                self._closed = True
 
     def _seen(self) -> int:
         """The time of the state that a read sees."""
@@ -329,8 +360,15 @@ class MemoryMetadata(Metadata):
                 self._behind = max(0, self._behind - 1)
         return max(self._floor, self._server.time - self._behind)
 
+    def expire(self) -> None:
+        """The server ends the session, as after a long pause; the next one begins by itself."""
+        with _Call(self):
+            self._expire()
+
     def _expire(self) -> None:
         self._server.drop_watches(self)
+        self._server.end(self._session)
+        self._session = Session()
 
 
 class _Call:
@@ -361,6 +399,8 @@ def _parent(key: Key[Any]) -> Key[Any] | None:
         case TopicKey():
             return TopicsKey()
         case HeadKey(uuid) | SchemaKey(uuid, _) | DedupKey(uuid) | LedgerKey(uuid, _):
+            return RootKey(uuid)
+        case CursorKey(uuid, _) | OwnerKey(uuid, _) | ReviserKey(uuid, _):
             return RootKey(uuid)
         case CommitKey(uuid, ledger, _):
             return LedgerKey(uuid, ledger)

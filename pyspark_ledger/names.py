@@ -1,8 +1,10 @@
-"""The only module that knows file names, and what a topic may be called."""
+"""The only module that knows file names, and what topics, subscriptions and processes are called."""
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 
 from pyspark_ledger.errors import InvalidInput
 
@@ -18,6 +20,21 @@ def check_topic_name(name: str) -> str:
             "LEDGER_INVALID_TOPIC_NAME",
         )
     return name
+
+
+def check_subscription_name(name: str) -> str:
+    if not isinstance(name, str) or _TOPIC.fullmatch(name) is None:
+        raise InvalidInput(
+            f"'{name}' cannot be a subscription's name: use 1 to 200 letters, digits, '_', '-' and '.', starting with "
+            "a letter, a digit or '_'",
+            "LEDGER_INVALID_SUBSCRIPTION_NAME",
+        )
+    return name
+
+
+def this_process() -> str:
+    """Who we are, for people."""
+    return f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def topic_folder(uuid: str) -> str:

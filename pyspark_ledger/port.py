@@ -11,7 +11,18 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from pyspark_ledger.errors import Conflict
-from pyspark_ledger.records import Commit, DedupSnapshot, Head, Marker, Namespace, Record, Schema, Topic
+from pyspark_ledger.records import (
+    Commit,
+    Cursor,
+    DedupSnapshot,
+    Head,
+    Holder,
+    Marker,
+    Namespace,
+    Record,
+    Schema,
+    Topic,
+)
 
 R = TypeVar("R", bound=Record)
 
@@ -73,7 +84,42 @@ class CommitKey(Key[Commit]):
     number: int
 
 
-AnyKey = NamespaceKey | TopicsKey | TopicKey | RootKey | HeadKey | SchemaKey | DedupKey | LedgerKey | CommitKey
+@dataclass(frozen=True, slots=True)
+class CursorKey(Key[Cursor]):
+    uuid: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerKey(Key[Holder]):
+    """Who is attached to a cursor; ephemeral."""
+
+    uuid: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReviserKey(Key[Holder]):
+    """Who is resetting a cursor; ephemeral, so that one who dies cannot block it for ever."""
+
+    uuid: str
+    name: str
+
+
+AnyKey = (
+    NamespaceKey
+    | TopicsKey
+    | TopicKey
+    | RootKey
+    | HeadKey
+    | SchemaKey
+    | DedupKey
+    | LedgerKey
+    | CommitKey
+    | CursorKey
+    | OwnerKey
+    | ReviserKey
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +132,7 @@ class Versioned(Generic[R]):
 class Create:
     key: AnyKey
     record: Record
+    ephemeral: bool = False  # gone when the session that made it ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +167,11 @@ class TransactionLost(Conflict):
 
 class Metadata(Protocol):
     """Reads may be stale unless :meth:`sync` came before; transactions are decided by versions alone."""
+
+    @property
+    def session_timeout_s(self) -> float:
+        """How long after its last sign of life a client's ephemeral records may stay."""
+        ...
 
     def read(self, key: Key[R], on_change: Callable[[], None] | None = None) -> Versioned[R] | None:
         """The record, or None. ``on_change`` is called at most once, from any thread, as a *hint* that it

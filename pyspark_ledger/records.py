@@ -155,6 +155,44 @@ class DedupSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Void:
+    """Batches that were logged under a revision and had not finished when a reset discarded them read nothing."""
+
+    revision: int
+    finished: Position  # batches of that revision that end here or before had finished, and read what they read
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A subscription's durable state. One node, so one version guards all of it."""
+
+    name: str
+    mark_delete: Position  # the next position to acknowledge: everything before it is done
+    ordinal: int  # how many records of the topic lie before it
+    created_ms: int
+    properties: tuple[tuple[str, int], ...] = ()  # attached to mark_delete
+    acks: bytes = b""  # ordinals after it that are done all the same (see runs.py)
+    epoch: int = 0  # consumer incarnations and redeliveries (PIP-84); only grows
+    owner: bytes = b""  # who attached last
+    owner_name: str = ""
+    revision: int = 0  # position resets so far (PIP-269)
+    rewound: int = 0  # the last revision that may have moved backward: since then it was only skipped forward
+    reviser: bytes = b""  # who is moving it right now
+    revising_since_ms: int = 0
+    operations: tuple[bytes, ...] = ()  # ids of the last resets, newest last: a retried one is not done twice
+    voids: tuple[Void, ...] = ()  # newest last
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who owns or revises a cursor: an ephemeral node, gone with its session."""
+
+    id: bytes
+    name: str
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Topic:
     """What a topic's name stands for."""
 
@@ -187,4 +225,4 @@ class Marker:
     """A node that only holds others."""
 
 
-Record = Commit | Head | DedupSnapshot | Topic | Schema | Namespace | Marker
+Record = Commit | Head | DedupSnapshot | Cursor | Holder | Topic | Schema | Namespace | Marker

@@ -143,6 +143,38 @@ def records_before(log: Log, view: View, position: Position) -> int:
     return before
 
 
+def position_at(log: Log, view: View, ordinal: int) -> Position:
+    """Where the record is that has so many before it; the end if there is none. The reverse of records_before."""
+    if ordinal >= view.head.records:
+        return view.head.end
+    commit = log.commit_at_ordinal(view, ordinal)
+    before = commit.records_before
+    for number, entry in enumerate(log.entries(commit), commit.first_entry):
+        if ordinal < before + entry.kept:
+            return Position(commit.ledger, number, mask.skip(entry.mask, entry.records, 0, ordinal - before))
+        before += entry.kept
+    raise AssertionError(f"commit {commit.number} does not have record {ordinal}")
+
+
+def settle(log: Log, view: View, position: Position) -> Position:
+    """The position itself if a record is there; else the next one that is valid, at most the end."""
+    return min(position_at(log, view, records_before(log, view, position)), view.head.end)
+
+
+def bytes_before(log: Log, view: View, position: Position) -> int:
+    """Stored bytes before a position; inside an entry by its share of rows."""
+    commit = next(log.commits_from(view, position), None) if position < view.head.end else None
+    if commit is None:
+        return view.head.bytes
+    before = commit.bytes_before
+    for number, entry in enumerate(log.entries(commit), commit.first_entry):
+        if (commit.ledger, number) < (position.ledger, position.entry):
+            before += entry.bytes
+        elif (commit.ledger, number) == (position.ledger, position.entry):
+            before += entry.bytes * min(position.index, entry.records) // entry.records
+    return before
+
+
 def position_at_time(log: Log, view: View, publish_ms: int) -> Position:
     """The first record published at or after a time; the end if there is none."""
     commit = log.commit_at_time(view, publish_ms)

@@ -17,6 +17,7 @@ from pyspark_ledger.port import (
     Check,
     CommitKey,
     Create,
+    CursorKey,
     DedupKey,
     Delete,
     HeadKey,
@@ -24,7 +25,9 @@ from pyspark_ledger.port import (
     Metadata,
     NamespaceKey,
     Op,
+    OwnerKey,
     Put,
+    ReviserKey,
     RootKey,
     SchemaKey,
     TopicKey,
@@ -35,16 +38,20 @@ from pyspark_ledger.port import (
 from pyspark_ledger.position import Position
 from pyspark_ledger.records import (
     Commit,
+    Cursor,
     DedupSnapshot,
     Entry,
     FileRef,
     Head,
+    Holder,
     Marker,
     Namespace,
+    Policies,
     ProducerState,
     Record,
     Schema,
     Topic,
+    Void,
 )
 from pyspark_ledger.zk_metadata import codec, paths
 from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
@@ -87,18 +94,40 @@ HEAD = Head(
     gc_floor=2,
     gc_marks=(10, 20_000),
     index=(FILE, FILE),
+    policies=Policies(False, 10, 1_000),
 )
 PRODUCER = ProducerState("p", -1, "a query", UUID, (UUID, "", "a run"), b"", 0, 0)
+DEVICE = ProducerState("d", 5, "", "", (), b"", 0, 9, per_record=True)
+CURSOR = Cursor(
+    name="billing",
+    mark_delete=Position(3, 17, 2),
+    ordinal=41,
+    created_ms=1,
+    properties=(("a", -1), ("b", 2**40)),
+    acks=b"\x01\x02",
+    epoch=3,
+    owner=b"o" * 16,
+    owner_name="a query",
+    revision=2,
+    rewound=1,
+    reviser=b"r" * 16,
+    revising_since_ms=7,
+    operations=(b"1" * 16, b"2" * 16),
+    voids=(Void(1, Position(0, 1, 2)),),
+)
 
 ROOT, HEAD_KEY, LEDGER = RootKey(UUID), HeadKey(UUID), LedgerKey(UUID, 41)
 NODES: list[tuple[AnyKey, Record]] = [
-    (NamespaceKey(), Namespace("s3://bucket/root", 1)),
+    (NamespaceKey(), Namespace("s3://bucket/root", 1, deduplication=False)),
     (TopicKey("orders"), Topic("orders", UUID, "id", "", 1)),
     (ROOT, Marker()),
     (HEAD_KEY, HEAD),
     (SchemaKey(UUID, 2), Schema(2, b"\x00arrow")),
-    (DedupKey(UUID), DedupSnapshot(7, Position(1, 2, 3), (PRODUCER,))),
+    (DedupKey(UUID), DedupSnapshot(7, Position(1, 2, 3), (PRODUCER, DEVICE), None, 2, FILE)),
     (LEDGER, Marker()),
+    (CursorKey(UUID, "billing"), CURSOR),
+    (OwnerKey(UUID, "billing"), Holder(b"o" * 16, "a query", 5)),
+    (ReviserKey(UUID, "billing"), Holder(b"r" * 16, "somebody", 5)),
     (CommitKey(UUID, 41, 41_007), COMMIT),
 ]
 
@@ -110,8 +139,11 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Callable[[], Metadata]]:
     server = MemoryServer()
     address = "" if request.param == "memory" else f"{request.getfixturevalue('zookeeper')}/t-{secrets.token_hex(4)}"
 
-    def open_one() -> Metadata:
-        store: Metadata = ZooKeeperMetadata(address) if address else MemoryMetadata(server)
+    def open_one(session_timeout_s: float = 10.0) -> Metadata:
+        """Clients of one process share a session, unless they want another time-out."""
+        store: Metadata = MemoryMetadata(server)
+        if address:
+            store = ZooKeeperMetadata(address, session_timeout_s=session_timeout_s)
         stores.append(store)
         return store
 
@@ -161,6 +193,9 @@ def test_every_record_comes_back_as_it_was_written(store: Metadata) -> None:
         replace(COMMIT, entries=(), entries_file=FILE),
         replace(COMMIT, query=UUID.upper(), run="nightly", forget=True),
         replace(COMMIT, query="", run="", digest=b"", producer=""),
+        replace(COMMIT, entries=(Entry(FILE, 10, 3, b"mask"),), dropped=3),
+        replace(COMMIT, sequence_column="s", producer_column="p", highest=(("a", -1), ("b", 2**60))),
+        replace(COMMIT, sequence_column="s", highest_file=FILE),
     ],
 )
 def test_a_commit_loses_nothing(topic: Metadata, commit: Commit) -> None:
@@ -315,6 +350,31 @@ def test_sync_shows_what_others_were_told_was_done(topic: Metadata, connect: Cal
         topic.transact([Put(HEAD_KEY, replace(HEAD, next_commit=version), version)])
         other.sync()
         assert other.read(HEAD_KEY) == Versioned(replace(HEAD, next_commit=version), version + 1)
+
+
+def test_what_is_ephemeral_goes_with_its_session_and_nothing_else_does(
+    topic: Metadata, connect: Callable[..., Metadata]
+) -> None:
+    holder, owner = Holder(b"h" * 16, "me", 1), OwnerKey(UUID, "billing")
+    session = connect(9.0)
+    session.transact([Create(CursorKey(UUID, "billing"), CURSOR), Create(owner, holder, ephemeral=True)])
+    topic.sync()
+    assert topic.read(owner) == Versioned(holder, 0)
+    assert isinstance(refused(topic, Create(owner, holder, ephemeral=True)), Create)
+    changed = threading.Event()
+    topic.read(owner, changed.set)
+    session.close()
+    assert changed.wait(5)
+    topic.sync()
+    assert topic.read(owner) is None
+    assert topic.read(CursorKey(UUID, "billing")) == Versioned(CURSOR, 0)
+
+
+def test_what_is_ephemeral_can_be_given_up(topic: Metadata) -> None:
+    owner = OwnerKey(UUID, "billing")
+    topic.transact([Create(owner, Holder(b"h" * 16, "me", 1), ephemeral=True)])
+    topic.transact([Delete(owner)])
+    assert topic.read(owner) is None
 
 
 def test_too_large_is_refused_before_it_is_sent(topic: Metadata) -> None:

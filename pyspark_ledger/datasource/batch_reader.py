@@ -26,6 +26,12 @@ class LedgerBatchReader(DataSourceReader):
         self._options, self._schema = options, schema
 
     def partitions(self) -> Sequence[InputPartition]:
+        if self._options.subscription:
+            raise InvalidInput(
+                "option 'subscription' is for streams: a batch read acknowledges nothing. Read from a position with "
+                "startingOffsets",
+                "LEDGER_INVALID_OPTION",
+            )
         log = open_log(self._options, watch=False)
         view = log.refresh(sync=True)
         check_asked_schema(log, self._schema, self._options)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from pyspark_ledger import names
+from pyspark_ledger.attachment import SubscriptionType
 from pyspark_ledger.datasource.offsets import FORMAT
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.position import Position
@@ -22,7 +23,7 @@ BOTH = ("zookeeper", "zookeeper.password", "storage", "topic")
 READ = (
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "maxRowsPerTrigger",
     "maxBytesPerTrigger", "minRowsPerTrigger", "maxTriggerDelay", "columns", "minPartitions", "includeMetadata",
-    "failOnDataLoss",
+    "failOnDataLoss", "subscription", "subscriptionType",
 )  # fmt: skip
 WRITE = (
     "keyColumn", "versionColumn", "deduplication", "producerName", "producerColumn", "sequenceColumn", "sequenceId",
@@ -40,6 +41,10 @@ _ELSEWHERE = {
     "maxfilespertrigger": "maxRowsPerTrigger",
     "maxentriespertrigger": "maxRowsPerTrigger",
     "subscribe": "topic",
+    "subscriptionname": "subscription",
+    "predefinedsubscription": "subscription",
+    "kafka.group.id": "subscription",
+    "group.id": "subscription",
     "topics": "topic",
     "assign": "topic",
     "txnappid": "producerName",
@@ -53,7 +58,6 @@ _ELSEWHERE = {
 _REFUSED = {
     "filterpushdown": "Spark 4.3 keeps the filters that it pushed to a Python source in the DataFrame, and a later use "
     "of the same DataFrame without them silently misses rows",
-    **dict.fromkeys(("subscription", "subscriptiontype"), "this version has no durable cursors yet"),
     **dict.fromkeys(("tokencolumn", "tokengroup", "tokenfanout", "minttokens"), "this version has no tokens yet"),
     "readcompacted": "this version has no compaction yet",
 }
@@ -108,6 +112,8 @@ class ReadOptions:
     min_partitions: int
     include_metadata: bool
     fail_on_data_loss: bool
+    subscription: str
+    subscription_type: SubscriptionType
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -118,6 +124,8 @@ class ReadOptions:
         max_rows = take("maxRowsPerTrigger", _positive, None)
         if min_rows is not None and max_rows is not None and min_rows > max_rows:
             raise invalid("minRowsPerTrigger", min_rows, f"it must not be above maxRowsPerTrigger ({max_rows})")
+        if "subscriptiontype" in given and "subscription" not in given:
+            raise InvalidInput("option 'subscriptionType' needs 'subscription'", "LEDGER_INVALID_OPTION")
         start = _bounds(take, "startingOffsets", "startingTimestamp")
         return cls(
             connection=_connection(take),
@@ -132,6 +140,8 @@ class ReadOptions:
             min_partitions=take("minPartitions", _positive, 1),
             include_metadata=take("includeMetadata", _boolean, False),
             fail_on_data_loss=take("failOnDataLoss", _boolean, True),
+            subscription=take("subscription", _subscription, ""),
+            subscription_type=take("subscriptionType", _one_of("exclusive", "failover"), "exclusive"),
         )
 
 
@@ -308,6 +318,10 @@ def _nonempty(option: str, text: str) -> str:
     if not text.strip():
         raise invalid(option, text, "it must not be empty")
     return text.strip()
+
+
+def _subscription(_: str, text: str) -> str:
+    return names.check_subscription_name(text.strip())
 
 
 def _columns(option: str, text: str) -> tuple[str, ...]:

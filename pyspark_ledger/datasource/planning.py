@@ -125,7 +125,9 @@ def resolve(log: Log, view: View, bounds: Bounds) -> Position:
     return earliest(view) if bounds.word == "earliest" else view.head.end
 
 
-def plan(log: Log, pieces: list[Slice], min_partitions: int) -> Sequence[LedgerPartition]:
+def plan(
+    log: Log, pieces: list[Slice], min_partitions: int, revision: int = 0, epoch: int = 0
+) -> Sequence[LedgerPartition]:
     """Contiguous and in order, so that ledger to ledger keeps the order of records."""
     total = sum(piece.bytes for piece in pieces)
     cores = os.cpu_count() or 1
@@ -135,7 +137,7 @@ def plan(log: Log, pieces: list[Slice], min_partitions: int) -> Sequence[LedgerP
         target = -(-total // (cores * rounds))
     own = METADATA in _current_schema(log).names
     return [
-        LedgerPartition(log.storage.uri, log.topic.uuid, log.topic.name, tuple(part), own_metadata=own)
+        LedgerPartition(log.storage.uri, log.topic.uuid, log.topic.name, tuple(part), revision, epoch, own)
         for part in share(pieces, target, min_partitions)
     ]
 

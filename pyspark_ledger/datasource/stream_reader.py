@@ -30,6 +30,7 @@ from pyspark_ledger.datasource.planning import (
     read_partition,
     resolve,
 )
+from pyspark_ledger.datasource.subscription import Place, Subscription
 from pyspark_ledger.errors import DataLoss
 from pyspark_ledger.log import Log, View
 from pyspark_ledger.position import Position
@@ -45,6 +46,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
         self._opened: Log | None = None
+        self._subscription: Subscription | None = None
         self._start: Position | None = None
         self._stop: Position | None = None  # endingOffsets
         self._target: Position | None = None  # the end that Trigger.AvailableNow fixed
@@ -66,19 +68,25 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def initialOffset(self) -> dict[str, Any]:
-        self._begin()
+        self._log()
+        if self._subscription is None:
+            self._begin()
         return INITIAL
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         log, view = self._current()
         at = None if offsets.is_initial(start) else offsets.parse(start, log.topic)
-        begin = self._begin() if at is None else at.position
+        place = self._place(at)
+        if place is None:
+            return start
+        begin = place.position
         if begin > view.head.end:
             view = log.refresh(sync=True)  # the server that answered first may be behind
         if at is not None and self._is_lost(log, view, begin):
             return Offset(log.topic.uuid, view.head.end, None, at.revision, at.epoch).to_json()
         # Spark takes any first answer for a batch 0, even an empty one: it then fixes where the query begins.
-        nothing_new = start if at is not None else Offset(log.topic.uuid, begin, begin).to_json()
+        first = Offset(log.topic.uuid, begin, begin, place.revision, place.epoch)
+        nothing_new = start if at is not None else first.to_json()
         end = min(p for p in (view.head.end, self._ending(log, view), self._target) if p is not None)
         if begin >= end:
             return nothing_new
@@ -93,7 +101,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if rows == 0:
             return nothing_new  # a ledger was sealed: another spelling of the same place
         self._last_batch_at = log.clock.monotonic()
-        return Offset(log.topic.uuid, position, begin if at is None else None).to_json()
+        return Offset(log.topic.uuid, position, place.start, place.revision, place.epoch).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         log, view = self._current()
@@ -113,15 +121,21 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = offsets.parse(start, log.topic)
             begin = first.position if first.revision == last.revision else last.start
         assert begin is not None, f"the offset {end} does not say where its batch begins"
-        if begin >= last.position:
+        if begin >= last.position or (self._subscription is not None and self._subscription.is_void(last)):
             return []
-        return plan(log, list(scan.slices(log, view, begin, last.position)), self._options.min_partitions)
+        pieces = list(scan.slices(log, view, begin, last.position))
+        return plan(log, pieces, self._options.min_partitions, last.revision, last.epoch)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: without a subscription only Spark's checkpoint moves."""
+        """Without a subscription there is nothing to do: only Spark's checkpoint moves."""
+        log = self._log()
+        if self._subscription is not None:
+            self._subscription.done(offsets.parse(end, log.topic))
 
     def stop(self) -> None:
-        self._opened = None
+        if self._subscription is not None:
+            self._subscription.leave()
+        self._opened = self._subscription = None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LedgerPartition)
@@ -134,8 +148,24 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log = open_log(self._options, watch=True)
             check_asked_schema(log, self._schema, self._options)
             self._ending(log, log.view())
+            if self._options.subscription:
+                self._subscription = Subscription(
+                    log,
+                    self._options.subscription,
+                    self._options.subscription_type,
+                    lambda: resolve(log, log.view(), self._options.start),
+                )
             self._opened = log
         return self._opened
+
+    def _place(self, at: Offset | None) -> Place | None:
+        """Where the next batch begins: where the last one ended, unless a subscription was moved meanwhile."""
+        if self._subscription is not None:
+            return self._subscription.place(at)
+        if at is None:
+            begin = self._begin()
+            return Place(begin, begin)
+        return Place(at.position, None, at.revision, at.epoch)
 
     def _ending(self, log: Log, view: View) -> Position | None:
         """Where the options say the query ends. A time to which nothing was published yet is no end yet."""

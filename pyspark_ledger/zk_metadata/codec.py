@@ -14,10 +14,12 @@ from pyspark_ledger.errors import CorruptData, InvalidInput
 from pyspark_ledger.position import Position
 from pyspark_ledger.records import (
     Commit,
+    Cursor,
     DedupSnapshot,
     Entry,
     FileRef,
     Head,
+    Holder,
     Marker,
     Namespace,
     Policies,
@@ -25,6 +27,7 @@ from pyspark_ledger.records import (
     Record,
     Schema,
     Topic,
+    Void,
 )
 from pyspark_ledger.zk_metadata import records_pb2 as pb
 
@@ -268,11 +271,10 @@ def _load_producer(state: pb.ProducerState) -> ProducerState:
 
 
 def _dump_dedup(snapshot: DedupSnapshot) -> pb.DedupSnapshot:
-    mark = snapshot.mark_delete
     return pb.DedupSnapshot(
         format=FORMAT,
         next_commit=snapshot.next_commit,
-        mark_delete=pb.Position(ledger=mark.ledger, entry=mark.entry, index=mark.index),
+        mark_delete=_dump_position(snapshot.mark_delete),
         producers=[_dump_producer(state) for state in snapshot.producers],
         producers_file=None if snapshot.producers_file is None else _dump_file(snapshot.producers_file),
         evicted=snapshot.evicted,
@@ -281,15 +283,71 @@ def _dump_dedup(snapshot: DedupSnapshot) -> pb.DedupSnapshot:
 
 
 def _load_dedup(snapshot: pb.DedupSnapshot) -> DedupSnapshot:
-    mark = snapshot.mark_delete
     return DedupSnapshot(
         next_commit=snapshot.next_commit,
-        mark_delete=Position(mark.ledger, mark.entry, mark.index),
+        mark_delete=_load_position(snapshot.mark_delete),
         producers=tuple(_load_producer(state) for state in snapshot.producers),
         producers_file=_load_file(snapshot.producers_file) if snapshot.HasField("producers_file") else None,
         evicted=snapshot.evicted,
         evicted_file=_load_file(snapshot.evicted_file) if snapshot.HasField("evicted_file") else None,
     )
+
+
+def _dump_position(position: Position) -> pb.Position:
+    return pb.Position(ledger=position.ledger, entry=position.entry, index=position.index)
+
+
+def _load_position(position: pb.Position) -> Position:
+    return Position(position.ledger, position.entry, position.index)
+
+
+def _dump_cursor(cursor: Cursor) -> pb.Cursor:
+    return pb.Cursor(
+        format=FORMAT,
+        name=cursor.name,
+        mark_delete=_dump_position(cursor.mark_delete),
+        ordinal=cursor.ordinal,
+        created_ms=cursor.created_ms,
+        properties=[pb.LongProperty(name=name, value=value) for name, value in cursor.properties],
+        acks=cursor.acks,
+        epoch=cursor.epoch,
+        owner=cursor.owner,
+        owner_name=cursor.owner_name,
+        revision=cursor.revision,
+        rewound=cursor.rewound,
+        reviser=cursor.reviser,
+        revising_since_ms=cursor.revising_since_ms,
+        operations=cursor.operations,
+        voids=[pb.Void(revision=void.revision, finished=_dump_position(void.finished)) for void in cursor.voids],
+    )
+
+
+def _load_cursor(cursor: pb.Cursor) -> Cursor:
+    return Cursor(
+        name=cursor.name,
+        mark_delete=_load_position(cursor.mark_delete),
+        ordinal=cursor.ordinal,
+        created_ms=cursor.created_ms,
+        properties=tuple((item.name, item.value) for item in cursor.properties),
+        acks=cursor.acks,
+        epoch=cursor.epoch,
+        owner=cursor.owner,
+        owner_name=cursor.owner_name,
+        revision=cursor.revision,
+        rewound=cursor.rewound,
+        reviser=cursor.reviser,
+        revising_since_ms=cursor.revising_since_ms,
+        operations=tuple(cursor.operations),
+        voids=tuple(Void(void.revision, _load_position(void.finished)) for void in cursor.voids),
+    )
+
+
+def _dump_holder(holder: Holder) -> pb.Holder:
+    return pb.Holder(format=FORMAT, id=holder.id, name=holder.name, since_ms=holder.since_ms)
+
+
+def _load_holder(holder: pb.Holder) -> Holder:
+    return Holder(holder.id, holder.name, holder.since_ms)
 
 
 def _dump_topic(topic: Topic) -> pb.Topic:
@@ -339,6 +397,9 @@ _KINDS: dict[type[port.Key[Any]], _Kind[Any, Any]] = {
     port.SchemaKey: _Kind(Schema, pb.Schema.FromString, _dump_schema, _load_schema),
     port.DedupKey: _Kind(DedupSnapshot, pb.DedupSnapshot.FromString, _dump_dedup, _load_dedup),
     port.LedgerKey: _MARKER,
+    port.CursorKey: _Kind(Cursor, pb.Cursor.FromString, _dump_cursor, _load_cursor),
+    port.OwnerKey: _Kind(Holder, pb.Holder.FromString, _dump_holder, _load_holder),
+    port.ReviserKey: _Kind(Holder, pb.Holder.FromString, _dump_holder, _load_holder),
     port.CommitKey: _Kind(Commit, pb.Commit.FromString, _dump_commit, _load_commit),
 }
 

@@ -7,6 +7,9 @@ Below the namespace's root::
     /ledgers/<uuid>                            everything of one topic: a late write can't hit its successor
     /ledgers/<uuid>/head
     /ledgers/<uuid>/dedup
+    /ledgers/<uuid>/cursor-<name>              a subscription
+    /ledgers/<uuid>/owner-<name>               who is attached to it, ephemeral
+    /ledgers/<uuid>/reviser-<name>             who is resetting it, ephemeral
     /ledgers/<uuid>/schema-<10 digits>
     /ledgers/<uuid>/ledger-<10 digits>/<12 digits>    one commit
 
@@ -22,11 +25,14 @@ from urllib.parse import quote, unquote
 from pyspark_ledger.port import (
     AnyKey,
     CommitKey,
+    CursorKey,
     DedupKey,
     HeadKey,
     Key,
     LedgerKey,
     NamespaceKey,
+    OwnerKey,
+    ReviserKey,
     RootKey,
     SchemaKey,
     TopicKey,
@@ -45,6 +51,9 @@ _PATTERNS = (
     (re.compile(f"{LEDGERS}/{_NAME}"), lambda uuid: RootKey(unquote(uuid))),
     (re.compile(f"{LEDGERS}/{_NAME}/head"), lambda uuid: HeadKey(unquote(uuid))),
     (re.compile(f"{LEDGERS}/{_NAME}/dedup"), lambda uuid: DedupKey(unquote(uuid))),
+    (re.compile(f"{LEDGERS}/{_NAME}/cursor-{_NAME}"), lambda uuid, name: CursorKey(unquote(uuid), unquote(name))),
+    (re.compile(f"{LEDGERS}/{_NAME}/owner-{_NAME}"), lambda uuid, name: OwnerKey(unquote(uuid), unquote(name))),
+    (re.compile(f"{LEDGERS}/{_NAME}/reviser-{_NAME}"), lambda uuid, name: ReviserKey(unquote(uuid), unquote(name))),
     (re.compile(rf"{LEDGERS}/{_NAME}/schema-(\d+)"), lambda uuid, id: SchemaKey(unquote(uuid), int(id))),
     (re.compile(rf"{LEDGERS}/{_NAME}/ledger-(\d+)"), lambda uuid, n: LedgerKey(unquote(uuid), int(n))),
     (
@@ -69,6 +78,12 @@ def path(key: Key[Any]) -> str:
             return f"{LEDGERS}/{_segment(uuid)}/head"
         case DedupKey(uuid):
             return f"{LEDGERS}/{_segment(uuid)}/dedup"
+        case CursorKey(uuid, name):
+            return f"{LEDGERS}/{_segment(uuid)}/cursor-{_segment(name)}"
+        case OwnerKey(uuid, name):
+            return f"{LEDGERS}/{_segment(uuid)}/owner-{_segment(name)}"
+        case ReviserKey(uuid, name):
+            return f"{LEDGERS}/{_segment(uuid)}/reviser-{_segment(name)}"
         case SchemaKey(uuid, id):
             return f"{LEDGERS}/{_segment(uuid)}/schema-{id:010d}"
         case LedgerKey(uuid, ledger):

@@ -97,6 +97,10 @@ class ZooKeeperMetadata(Metadata):
     def close(self) -> None:
         self._lease.close()
 
+    @property
+    def session_timeout_s(self) -> float:
+        return self._lease.address.session_timeout_s
+
     # -- reads
 
     def read(self, key: Key[R], on_change: Callable[[], None] | None = None) -> Versioned[R] | None:
@@ -174,8 +178,8 @@ class ZooKeeperMetadata(Metadata):
     def _request(self, op: Op) -> tuple[str, tuple[Any, ...]]:
         path = self._path(op.key)
         match op:
-            case Create(key, record):
-                return "create", (path, codec.encode(key, record))
+            case Create(key, record, ephemeral):
+                return "create", (path, codec.encode(key, record), None, ephemeral)
             case Put(key, record, version):
                 return "set_data", (path, codec.encode(key, record), _exact(version))
             case Delete(_, version):
@@ -283,7 +287,7 @@ def _exact(version: int) -> int:
 
 def _check_size(requests: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
     total = sum(
-        _OP_OVERHEAD_BYTES + sum(len(part) for part in arguments if not isinstance(part, int))
+        _OP_OVERHEAD_BYTES + sum(len(part) for part in arguments if isinstance(part, str | bytes))
         for _, arguments in requests
     )
     if total > MAX_TRANSACTION_BYTES:

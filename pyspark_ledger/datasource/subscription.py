@@ -1,0 +1,107 @@
+"""A query that follows a subscription: cursors as streaming offsets.
+
+Spark's checkpoint says which batches were planned, the cursor says what is done and where to go on. They meet in the
+offsets, which carry the cursor's revision: a batch planned under another revision begins at its ``from``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark_ledger.attachment import Attachment, SubscriptionType
+from pyspark_ledger.cursor import CursorNode
+from pyspark_ledger.datasource.offsets import Offset
+from pyspark_ledger.errors import Conflict
+from pyspark_ledger.log import Log
+from pyspark_ledger.names import this_process
+from pyspark_ledger.position import Position
+
+logger = logging.getLogger(__name__)
+
+_GOODBYE_S = 3.0
+_WAIT_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the next batch begins. ``start`` is set if that is not where the last one ended."""
+
+    position: Position
+    start: Position | None = None
+    revision: int = 0
+    epoch: int = 0
+
+
+class Subscription:
+    """Attached to a cursor for as long as the query runs."""
+
+    def __init__(self, log: Log, name: str, kind: SubscriptionType, start: Callable[[], Position]) -> None:
+        self._log = log
+        node = CursorNode(log, name)
+        node.ensure(start)
+        self._attachment = Attachment(node, kind, f"a query in {this_process()}")
+        self._attachment.attach()
+        self._restore_signal = _on_sigterm(self._attachment.detach)
+
+    def place(self, at: Offset | None) -> Place | None:
+        """Where a query goes on that has finished everything before ``at``; None while the cursor is being moved."""
+        cursor = self._attachment.verified()
+        while cursor.reviser and self._attachment.is_under_revision():
+            if at is not None:
+                return None
+            self._log.clock.sleep(_WAIT_S)  # a new query has no earlier answer that it could repeat
+            cursor = self._attachment.verified()
+        if at is not None and at.revision == cursor.revision:
+            cursor = self._attachment.acknowledge(at.position, at.revision)
+            if at.revision == cursor.revision:
+                return Place(at.position, None, cursor.revision, cursor.epoch)
+        if at is not None and at.revision > cursor.revision:
+            raise Conflict(
+                f"the checkpoint knows revision {at.revision} of subscription '{cursor.name}', which is at "
+                f"{cursor.revision}: it was deleted and made again. Start with a new checkpoint",
+                "LEDGER_CURSOR_RECREATED",
+            )
+        begin = cursor.mark_delete
+        if at is not None and at.revision >= cursor.rewound:  # since then it was only skipped forward
+            begin = max(begin, at.position)
+        return Place(begin, begin, cursor.revision, cursor.epoch)
+
+    def done(self, end: Offset) -> None:
+        self._attachment.acknowledge(end.position, end.revision)
+
+    def is_void(self, end: Offset) -> bool:
+        """Whether a reset has discarded the batch that ends here, before it had finished."""
+        voids = self._attachment.verified().voids
+        return any(void.revision == end.revision and end.position > void.finished for void in voids)
+
+    def leave(self) -> None:
+        self._restore_signal()
+        self._attachment.detach()
+
+
+def _on_sigterm(goodbye: Callable[[], None]) -> Callable[[], None]:
+    """Spark ends the process of a stopped query with SIGTERM, and calls nothing before. Returns what undoes this."""
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None
+
+    def leave(_signal: int, _frame: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes twice
+        # Not in this thread: the signal may have come in the middle of a request, with its locks held.
+        farewell = threading.Thread(target=goodbye, daemon=True)
+        farewell.start()
+        farewell.join(_GOODBYE_S)
+        os._exit(0)
+
+    previous = signal.signal(signal.SIGTERM, leave)
+    return lambda: _restore(previous)
+
+
+def _restore(handler: Any) -> None:
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)

@@ -1,0 +1,95 @@
+"""Sets of whole numbers that are mostly runs: which records are acknowledged out of order.
+
+A consumer that acknowledges in order has none, one that skips a few has a few: the size is the number of gaps.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+
+class Runs:
+    """An immutable set, as disjoint runs [start, stop) that do not touch, in order."""
+
+    __slots__ = ("_starts", "_stops")
+
+    def __init__(self, runs: Iterable[tuple[int, int]] = ()) -> None:
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+        for start, stop in sorted(run for run in runs if run[0] < run[1]):
+            if self._stops and start <= self._stops[-1]:
+                self._stops[-1] = max(self._stops[-1], stop)
+            else:
+                self._starts.append(start)
+                self._stops.append(stop)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._starts, self._stops, strict=True)
+
+    def __contains__(self, number: int) -> bool:
+        at = bisect_right(self._starts, number) - 1
+        return at >= 0 and number < self._stops[at]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Runs) and (self._starts, self._stops) == (other._starts, other._stops)
+
+    def __hash__(self) -> int:
+        return hash((tuple(self._starts), tuple(self._stops)))
+
+    def __repr__(self) -> str:
+        return f"Runs({list(self)})"
+
+    def __len__(self) -> int:
+        """How many numbers."""
+        return sum(self._stops) - sum(self._starts)
+
+    def __or__(self, other: Iterable[tuple[int, int]]) -> Runs:
+        return Runs([*self, *other])
+
+    def since(self, number: int) -> Runs:
+        """Without everything below a number."""
+        first = bisect_left(self._stops, number + 1)
+        return Runs((max(start, number), stop) for start, stop in list(self)[first:])
+
+    def next_missing(self, number: int) -> int:
+        """The first number at or after this one that is not in the set."""
+        at = bisect_right(self._starts, number) - 1
+        return max(number, self._stops[at]) if at >= 0 else number
+
+    # -- as bytes: distances as varints
+
+    def pack(self, base: int) -> bytes:
+        packed = bytearray()
+        last = base
+        for start, stop in self:
+            for number in (start - last, stop - start):
+                _put_varint(packed, number)
+            last = stop
+        return bytes(packed)
+
+    @classmethod
+    def unpack(cls, packed: bytes, base: int) -> Runs:
+        numbers = list(_varints(packed))
+        runs, last = [], base
+        for skip, length in zip(numbers[::2], numbers[1::2], strict=True):
+            runs.append((last + skip, last + skip + length))
+            last += skip + length
+        return cls(runs)
+
+
+def _put_varint(packed: bytearray, number: int) -> None:
+    while number > 0x7F:
+        packed.append(number & 0x7F | 0x80)
+        number >>= 7
+    packed.append(number)
+
+
+def _varints(packed: bytes) -> Iterator[int]:
+    number = shift = 0
+    for byte in packed:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            yield number
+            number = shift = 0
