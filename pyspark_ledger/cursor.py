@@ -21,7 +21,7 @@ from pyspark_ledger.names import check_subscription_name, this_process
 from pyspark_ledger.port import Create, CursorKey, Delete, Op, OwnerKey, Put, ReviserKey, TransactionLost, Versioned
 from pyspark_ledger.position import Position
 from pyspark_ledger.reader import Bound, resolve
-from pyspark_ledger.records import Cursor, Holder, Void
+from pyspark_ledger.records import Cursor, Holder, Past
 from pyspark_ledger.runs import Runs
 
 logger = logging.getLogger(__name__)
@@ -190,7 +190,11 @@ class RevisionController:
                     "LEDGER_REVISION_FENCED",
                 )
             edited = editor(replace(cursor, reviser=b"", revising_since_ms=0))
-            return None if edited is None else replace(edited, revision=cursor.revision + 1)
+            if edited is None:
+                return None
+            pasts = (*cursor.pasts, Past(cursor.revision, cursor.mark_delete))
+            remembered = pasts[-self._node.log.limits.remembered_revisions :]
+            return replace(edited, revision=cursor.revision + 1, pasts=remembered)
 
         try:
             return self._node.update(finish, lambda _: self._unhold())
@@ -268,10 +272,8 @@ class CursorHandle:
             wanted = asked if isinstance(asked, Position) else resolve(self._log, view, asked)
             position = scan.settle(self._log, view, min(wanted, view.head.end))
             moved = self._node.moved(cursor, scan.records_before(self._log, view, position), position=position)
-            voids = cursor.voids
-            if discard_planned:
-                voids = (*voids, Void(cursor.revision, cursor.mark_delete))[-self._log.limits.remembered_voids :]
-            return replace(moved, rewound=cursor.revision + 1, voids=voids, properties=())
+            void_below = cursor.revision + 1 if discard_planned else cursor.void_below
+            return replace(moved, rewound=cursor.revision + 1, void_below=void_below, properties=())
 
         cursor = self._revise(move, operation_id)
         return Moved(cursor.mark_delete, cursor.revision, str(asked))

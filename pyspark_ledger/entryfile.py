@@ -16,6 +16,7 @@ import pyarrow as pa
 import xxhash
 
 from pyspark_ledger import names
+from pyspark_ledger import schema as schemas
 from pyspark_ledger.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.entrysource import open_source
 from pyspark_ledger.errors import CorruptData, InvalidInput
@@ -157,7 +158,7 @@ class EntryReader:
 
     def _decode(self, number: int) -> pa.RecordBatch:
         if not self._fields:  # a count needs no column, but Arrow takes an empty list for "all"
-            return pa.RecordBatch.from_struct_array(pa.nulls(self._batches[number].rows, pa.struct([])))
+            return schemas.no_columns(self._batches[number].rows)
         return self._reader.get_batch(number)
 
     def _arrow(self, fields: list[int] | None = None) -> Any:

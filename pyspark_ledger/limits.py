@@ -16,7 +16,7 @@ class Limits:
     inline_producers_bytes: int = 100_000
     acks_bytes: int = 500_000  # of one cursor: at least 125,000 gaps between acknowledged records
     remembered_operations: int = 16
-    remembered_voids: int = 16
+    remembered_revisions: int = 16
     nodes_per_delete: int = 500
     past_runs: int = 16
     append_deadline_s: float = 120.0

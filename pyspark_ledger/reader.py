@@ -59,7 +59,8 @@ class Reader:
         for piece, rows in self._rows():
             published = datetime.fromtimestamp(piece.publish_ms / 1000, UTC)
             columns = (column.to_pylist() for column in (rows.indexes, *rows.ids()))
-            for value, index, producer, sequence in zip(rows.batch.to_pylist(), *columns, strict=True):
+            values = rows.batch.to_pylist() if self._schema.names else [{}] * rows.batch.num_rows
+            for value, index, producer, sequence in zip(values, *columns, strict=True):
                 self._position = piece.after(index + 1)
                 yield Record(Position(piece.ledger, piece.entry, index), value, published, producer, sequence)
 

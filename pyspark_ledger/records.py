@@ -155,11 +155,11 @@ class DedupSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Void:
-    """Batches that were logged under a revision and had not finished when a reset discarded them read nothing."""
+class Past:
+    """How far an earlier revision came: what was read under it up to here was also acknowledged."""
 
     revision: int
-    finished: Position  # batches of that revision that end here or before had finished, and read what they read
+    finished: Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,8 @@ class Cursor:
     reviser: bytes = b""  # who is moving it right now
     revising_since_ms: int = 0
     operations: tuple[bytes, ...] = ()  # ids of the last resets, newest last: a retried one is not done twice
-    voids: tuple[Void, ...] = ()  # newest last
+    pasts: tuple[Past, ...] = ()  # of the last revisions, newest last
+    void_below: int = 0  # batches of lower revisions that had not finished were discarded: they read nothing
 
 
 @dataclass(frozen=True, slots=True)

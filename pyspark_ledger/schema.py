@@ -128,11 +128,18 @@ def with_sequence(batches: list[pa.RecordBatch], ids: pa.Array) -> list[pa.Recor
 
 def project(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     """A stored batch as a reader wants it. Columns that the topic did not have yet are null."""
+    if not target.names:
+        return no_columns(batch.num_rows)
     columns = []
     for field in target:
         index = batch.schema.get_field_index(field.name)
         columns.append(pa.nulls(batch.num_rows, field.type) if index < 0 else _cast(batch.column(index), field))
     return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def no_columns(rows: int) -> pa.RecordBatch:
+    """Rows that are only counted. Made from no arrays, a batch would have none."""
+    return pa.RecordBatch.from_struct_array(pa.nulls(rows, pa.struct([])))
 
 
 def to_bytes(schema: pa.Schema) -> bytes:

@@ -86,6 +86,15 @@ def test_positions_and_times_select(client):
     assert next(iter(client.reader("orders", "earliest", "latest", columns=["note"]))).value == {"note": None}
 
 
+def test_a_read_of_no_column_gives_positions(client):
+    with client.producer("orders") as producer:
+        for n in range(3):
+            producer.send({"order_id": n})
+    records = list(client.reader("orders", end="latest", columns=[]))
+    assert [(record.position, record.value) for record in records] == [(Position(0, 0, n), {}) for n in range(3)]
+    assert [batch.num_rows for batch in client.reader("orders", end="latest", columns=[]).batches()] == [3]
+
+
 def test_arrow_batches_go_in_and_come_out(client):
     table = pa.table({"order_id": range(100_000), "note": pa.nulls(100_000, pa.large_string())})
     with client.producer("orders") as producer:

@@ -46,12 +46,12 @@ from pyspark_ledger.records import (
     Holder,
     Marker,
     Namespace,
+    Past,
     Policies,
     ProducerState,
     Record,
     Schema,
     Topic,
-    Void,
 )
 from pyspark_ledger.zk_metadata import codec, paths
 from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
@@ -113,7 +113,8 @@ CURSOR = Cursor(
     reviser=b"r" * 16,
     revising_since_ms=7,
     operations=(b"1" * 16, b"2" * 16),
-    voids=(Void(1, Position(0, 1, 2)),),
+    pasts=(Past(1, Position(0, 1, 2)),),
+    void_below=2,
 )
 
 ROOT, HEAD_KEY, LEDGER = RootKey(UUID), HeadKey(UUID), LedgerKey(UUID, 41)

@@ -20,7 +20,7 @@ from pyspark_ledger.datasource.offsets import Offset
 from pyspark_ledger.errors import Conflict
 from pyspark_ledger.log import Log
 from pyspark_ledger.names import this_process
-from pyspark_ledger.position import Position
+from pyspark_ledger.position import EARLIEST, Position
 
 logger = logging.getLogger(__name__)
 
@@ -77,8 +77,11 @@ class Subscription:
 
     def is_void(self, end: Offset) -> bool:
         """Whether a reset has discarded the batch that ends here, before it had finished."""
-        voids = self._attachment.verified().voids
-        return any(void.revision == end.revision and end.position > void.finished for void in voids)
+        cursor = self._attachment.verified()
+        if end.revision >= cursor.void_below:
+            return False
+        finished = (past.finished for past in cursor.pasts if past.revision == end.revision)
+        return end.position > next(finished, EARLIEST)
 
     def leave(self) -> None:
         self._restore_signal()

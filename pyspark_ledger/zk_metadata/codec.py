@@ -22,12 +22,12 @@ from pyspark_ledger.records import (
     Holder,
     Marker,
     Namespace,
+    Past,
     Policies,
     ProducerState,
     Record,
     Schema,
     Topic,
-    Void,
 )
 from pyspark_ledger.zk_metadata import records_pb2 as pb
 
@@ -318,7 +318,8 @@ def _dump_cursor(cursor: Cursor) -> pb.Cursor:
         reviser=cursor.reviser,
         revising_since_ms=cursor.revising_since_ms,
         operations=cursor.operations,
-        voids=[pb.Void(revision=void.revision, finished=_dump_position(void.finished)) for void in cursor.voids],
+        pasts=[pb.Past(revision=past.revision, finished=_dump_position(past.finished)) for past in cursor.pasts],
+        void_below=cursor.void_below,
     )
 
 
@@ -338,7 +339,8 @@ def _load_cursor(cursor: pb.Cursor) -> Cursor:
         reviser=cursor.reviser,
         revising_since_ms=cursor.revising_since_ms,
         operations=tuple(cursor.operations),
-        voids=tuple(Void(void.revision, _load_position(void.finished)) for void in cursor.voids),
+        pasts=tuple(Past(past.revision, _load_position(past.finished)) for past in cursor.pasts),
+        void_below=cursor.void_below,
     )
 
 

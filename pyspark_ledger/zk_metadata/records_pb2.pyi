@@ -207,7 +207,7 @@ class DedupSnapshot(_message.Message):
     evicted_file: FileRef
     def __init__(self, format: _Optional[int] = ..., next_commit: _Optional[int] = ..., mark_delete: _Optional[_Union[Position, _Mapping]] = ..., producers: _Optional[_Iterable[_Union[ProducerState, _Mapping]]] = ..., producers_file: _Optional[_Union[FileRef, _Mapping]] = ..., evicted: _Optional[int] = ..., evicted_file: _Optional[_Union[FileRef, _Mapping]] = ...) -> None: ...
 
-class Void(_message.Message):
+class Past(_message.Message):
     __slots__ = ("revision", "finished")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
@@ -216,7 +216,7 @@ class Void(_message.Message):
     def __init__(self, revision: _Optional[int] = ..., finished: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class Cursor(_message.Message):
-    __slots__ = ("format", "name", "mark_delete", "ordinal", "created_ms", "properties", "acks", "epoch", "owner", "owner_name", "revision", "rewound", "reviser", "revising_since_ms", "operations", "voids")
+    __slots__ = ("format", "name", "mark_delete", "ordinal", "created_ms", "properties", "acks", "epoch", "owner", "owner_name", "revision", "rewound", "reviser", "revising_since_ms", "operations", "pasts", "void_below")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     MARK_DELETE_FIELD_NUMBER: _ClassVar[int]
@@ -232,7 +232,8 @@ class Cursor(_message.Message):
     REVISER_FIELD_NUMBER: _ClassVar[int]
     REVISING_SINCE_MS_FIELD_NUMBER: _ClassVar[int]
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
-    VOIDS_FIELD_NUMBER: _ClassVar[int]
+    PASTS_FIELD_NUMBER: _ClassVar[int]
+    VOID_BELOW_FIELD_NUMBER: _ClassVar[int]
     format: int
     name: str
     mark_delete: Position
@@ -248,8 +249,9 @@ class Cursor(_message.Message):
     reviser: bytes
     revising_since_ms: int
     operations: _containers.RepeatedScalarFieldContainer[bytes]
-    voids: _containers.RepeatedCompositeFieldContainer[Void]
-    def __init__(self, format: _Optional[int] = ..., name: _Optional[str] = ..., mark_delete: _Optional[_Union[Position, _Mapping]] = ..., ordinal: _Optional[int] = ..., created_ms: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[LongProperty, _Mapping]]] = ..., acks: _Optional[bytes] = ..., epoch: _Optional[int] = ..., owner: _Optional[bytes] = ..., owner_name: _Optional[str] = ..., revision: _Optional[int] = ..., rewound: _Optional[int] = ..., reviser: _Optional[bytes] = ..., revising_since_ms: _Optional[int] = ..., operations: _Optional[_Iterable[bytes]] = ..., voids: _Optional[_Iterable[_Union[Void, _Mapping]]] = ...) -> None: ...
+    pasts: _containers.RepeatedCompositeFieldContainer[Past]
+    void_below: int
+    def __init__(self, format: _Optional[int] = ..., name: _Optional[str] = ..., mark_delete: _Optional[_Union[Position, _Mapping]] = ..., ordinal: _Optional[int] = ..., created_ms: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[LongProperty, _Mapping]]] = ..., acks: _Optional[bytes] = ..., epoch: _Optional[int] = ..., owner: _Optional[bytes] = ..., owner_name: _Optional[str] = ..., revision: _Optional[int] = ..., rewound: _Optional[int] = ..., reviser: _Optional[bytes] = ..., revising_since_ms: _Optional[int] = ..., operations: _Optional[_Iterable[bytes]] = ..., pasts: _Optional[_Iterable[_Union[Past, _Mapping]]] = ..., void_below: _Optional[int] = ...) -> None: ...
 
 class Holder(_message.Message):
     __slots__ = ("format", "id", "name", "since_ms")
