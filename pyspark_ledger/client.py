@@ -13,11 +13,14 @@ from __future__ import annotations
 import os
 import threading
 from datetime import timedelta
+from typing import get_args
 
 import pyarrow as pa
 
 from pyspark_ledger import append, gc, policies, topics
+from pyspark_ledger.attachment import SubscriptionType
 from pyspark_ledger.clock import SYSTEM_CLOCK, Clock
+from pyspark_ledger.consumer import Consumer
 from pyspark_ledger.cursor import CursorHandle, CursorNode, CursorStats
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.limits import DEFAULT_LIMITS, Limits
@@ -130,6 +133,18 @@ class LedgerClient:
     def cursor(self, topic: str, subscription: str) -> CursorHandle:
         """A subscription seen from outside: stats, reset, skip, clear_backlog, rewind, redeliver, mark_delete."""
         return CursorHandle(self.log(topic), subscription)
+
+    def consumer(
+        self,
+        topic: str,
+        subscription: str,
+        type: SubscriptionType = "exclusive",
+        start: Bound = "earliest",
+    ) -> Consumer:
+        """Follows a subscription: receive, acknowledge. ``start`` counts only if the subscription is new."""
+        if type not in get_args(SubscriptionType):
+            raise InvalidInput(f"type '{type}' is not one of {', '.join(get_args(SubscriptionType))}")
+        return Consumer(self.log(topic, watch=True), subscription, type, start)
 
     def cursors(self, topic: str) -> list[CursorStats]:
         """All subscriptions of a topic."""
