@@ -23,6 +23,7 @@ from benchmarks.cpu import machine_cpu_seconds
 from benchmarks.session import drain, rows_of
 
 CEILING, PARQUET, LEDGER = "ceiling", "parquet", "ledger"
+WITHOUT, WITH_CURSOR = "no subscription", "subscription"
 Progress = list[dict[str, Any]]
 Contestants = dict[str, Callable[[Path], Progress]]
 Results = dict[str, list[dict[str, Any]]]
@@ -113,6 +114,22 @@ def source_contestants(bench: Bench, parquet: Path) -> Contestants:
         data.write_topic(spark, parquet, space, "rows", bench.work)
         contestants[LEDGER] = ledger
     return contestants
+
+
+def subscription_contestants(bench: Bench, parquet: Path) -> Contestants:
+    """The ledger as a source, with and without a durable cursor."""
+    space = bench.namespace(bench.work / "subscription-topic")
+    data.write_topic(bench.spark, parquet, space, "rows", bench.work)
+    names = count()
+
+    def read(folder: Path, **options: str) -> Progress:
+        stream = data.topic_stream(bench.spark, space, "rows", maxBytesPerTrigger="256m", **options)
+        return drain(stream, "noop", folder / "checkpoint")
+
+    return {
+        WITHOUT: lambda folder: read(folder),
+        WITH_CURSOR: lambda folder: read(folder, subscription=f"s{next(names)}"),
+    }
 
 
 def sink_contestants(bench: Bench, parquet: Path) -> Contestants:

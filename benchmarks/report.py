@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
-from benchmarks.contestants import CEILING, PARQUET
+from benchmarks.contestants import CEILING, PARQUET, WITHOUT
 from benchmarks.record_ids import PLAIN, WITH_IDS
 from benchmarks.tiny import percentiles
 
@@ -64,6 +64,12 @@ def _ids(races: dict[int, dict[str, list[dict[str, Any]]]]) -> str:
     return _markdown("sequence ids per record", head, lines)
 
 
+def _subscription(runs: dict[str, list[dict[str, Any]]]) -> str:
+    batch, wall = _medians(runs, "batch_s"), _medians(runs, "wall_s")
+    lines = [[name, f"{wall[name]:.2f}", f"{batch[name]:.2f}", f"{wall[WITHOUT] / wall[name]:.2f}"] for name in runs]
+    return _markdown("source with a subscription", ["", "wall s", "batch s", "of the source without"], lines)
+
+
 def _tiny(runs: dict[str, list[dict[str, Any]]]) -> str:
     pooled = {name: [time for run in results for time in run["times_ms"]] for name, results in runs.items()}
     both = {name: percentiles(times) for name, times in pooled.items()}
@@ -99,7 +105,7 @@ def _requests(requests: dict[str, int]) -> str:
     return f"{sum(requests.values())} ({kinds})"
 
 
-_SECTIONS = {"ids": _ids, "tiny": _tiny, "memory": _memory, "commits": _commits}
+_SECTIONS = {"ids": _ids, "subscription": _subscription, "tiny": _tiny, "memory": _memory, "commits": _commits}
 
 
 def _conditions(environment: dict[str, Any]) -> str:

@@ -17,11 +17,18 @@ import pyarrow
 import pyspark
 
 from benchmarks import commits, data, memory, record_ids, tiny
-from benchmarks.contestants import Bench, race, sink_contestants, source_contestants, throughput
+from benchmarks.contestants import (
+    Bench,
+    race,
+    sink_contestants,
+    source_contestants,
+    subscription_contestants,
+    throughput,
+)
 from benchmarks.report import table
 from benchmarks.session import CONF, session
 
-PARTS = ("source", "sink", "ids", "tiny", "memory", "commits")
+PARTS = ("source", "sink", "ids", "subscription", "tiny", "memory", "commits")
 
 
 def arguments() -> argparse.Namespace:
@@ -60,11 +67,11 @@ def start_zookeeper(stack: ExitStack, without_ledger: bool) -> str | None:
 
 
 def run_session_parts(options: argparse.Namespace, work: Path, zookeeper: str | None) -> dict[str, Any]:
-    """Source, sink, ids and tiny batches: all contestants in one session."""
+    """Source, sink, ids, subscription and tiny batches: all contestants in one session."""
     results: dict[str, Any] = {}
     with session(work) as spark:
         bench = Bench(spark, work, options.rows, options.rounds, zookeeper)
-        if {"source", "sink", "ids"} & set(options.only):
+        if {"source", "sink", "ids", "subscription"} & set(options.only):
             results |= run_throughput(bench, options.only)
         if "tiny" in options.only:
             print("tiny", flush=True)
@@ -89,6 +96,10 @@ def run_throughput(bench: Bench, only: list[str]) -> dict[str, Any]:
             print(f"ids, {producers} producers", flush=True)
             contestants = record_ids.contestants(bench, parquet, producers)
             results.setdefault("ids", {})[producers] = race(bench, contestants, throughput)
+    if "subscription" in only and bench.zookeeper:
+        print("subscription", flush=True)
+        results["subscription"] = race(bench, subscription_contestants(bench, parquet), throughput)
+        shutil.rmtree(bench.work / "subscription-topic", ignore_errors=True)
     shutil.rmtree(parquet)
     return results
 
@@ -134,7 +145,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = {"environment": environment(options)}
     with work_folder(options.work) as work, ExitStack() as stack:
         zookeeper = start_zookeeper(stack, options.without_ledger)
-        if {"source", "sink", "ids", "tiny"} & set(options.only):
+        if {"source", "sink", "ids", "subscription", "tiny"} & set(options.only):
             results |= run_session_parts(options, work, zookeeper)
         if "memory" in options.only:
             results |= run_memory(options, work, zookeeper)

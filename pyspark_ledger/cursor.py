@@ -197,12 +197,15 @@ class RevisionController:
             return replace(edited, revision=cursor.revision + 1, pasts=remembered)
 
         try:
-            return self._node.update(finish, lambda _: self._unhold())
+            revised = self._node.update(finish, lambda _: self._unhold())
         except Fenced:
             raise
-        except BaseException:
+        except Exception:
             self.give_up()
             raise
+        if revised.reviser == self._id:  # the editor had nothing to do
+            self.give_up()
+        return self._node.current(max_age_s=60.0)
 
     def give_up(self) -> None:
         """Clears the flag and changes nothing."""

@@ -242,6 +242,15 @@ def test_an_edit_that_fails_leaves_the_cursor_as_it_was(world):
     assert world.log().metadata.read(ReviserKey(world.topic.uuid, "s")) is None
 
 
+def test_an_edit_with_nothing_to_do_clears_the_flag_and_raises_nothing(world):
+    cursor = node(world)
+    before = cursor.refresh(sync=True)
+    controller = RevisionController(cursor)
+    controller.start_revision()
+    assert controller.end_revision(lambda _: None) == before
+    assert cursor.refresh(sync=True) == before
+
+
 def test_what_was_read_under_an_old_revision_is_outdated_and_so_is_everything_during_one(world):
     cursor = node(world)
     controller = RevisionController(cursor)
