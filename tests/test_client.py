@@ -226,6 +226,42 @@ def test_a_program_that_is_killed_again_and_again_writes_every_record_once_I1_I5
     assert abs(state.publish_time - datetime.now(UTC)) < timedelta(minutes=1)
 
 
+CONSUMER = """
+import sys
+from pyspark_ledger import LedgerClient
+with LedgerClient(sys.argv[1]) as client:
+    consumer = client.consumer("orders", "billing")
+    for message in consumer:
+        if message["order_id"] % 3:
+            consumer.acknowledge(message)
+            consumer.flush()
+        print(message["order_id"], flush=True)
+"""
+
+
+def test_a_killed_consumers_successor_gets_what_was_not_acknowledged_and_a_live_reset_moves_it(client, namespace):
+    with client.producer("orders") as producer:
+        for n in range(1_000):
+            producer.send({"order_id": n})
+    program = subprocess.Popen([sys.executable, "-c", CONSUMER, namespace], stdout=subprocess.PIPE, text=True)
+    for n in range(20):
+        assert int(program.stdout.readline()) == n
+    program.kill()
+    program.wait()
+    program.stdout.close()
+    with client.consumer("orders", "billing", type="failover") as consumer:
+        found = [message["order_id"] for message in iter(lambda: consumer.receive(0.5), None)]
+        assert [n for n in found if n < 20] == list(range(0, 20, 3))
+        assert [n for n in found if n >= 20] == [n for n in range(20, 1_000) if n in found]
+        assert found[-1] == 999
+        client.cursor("orders", "billing").reset(Position(0, 0, 995))
+        assert [message["order_id"] for message in iter(lambda: consumer.receive(0.5), None)] == list(range(995, 1_000))
+    (stats,) = client.cursors("orders")
+    assert (stats.name, stats.owner, stats.revision, stats.backlog_records) == ("billing", "", 1, 5)
+    with pytest.raises(InvalidInput, match="type 'shared' is not one of exclusive, failover"):
+        client.consumer("orders", "billing", type="shared")
+
+
 def test_sealed_ledgers_leave_zookeeper_and_stay_readable_I13(namespace, storage_root):
     limits = Limits(commits_per_ledger=20, index_fanout=4)
     with LedgerClient(namespace, storage_root, limits=limits) as client:
