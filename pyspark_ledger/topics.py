@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from uuid import UUID
 
@@ -29,6 +30,8 @@ from pyspark_ledger.port import (
 from pyspark_ledger.position import EARLIEST
 from pyspark_ledger.records import DedupSnapshot, Head, Marker, Namespace, Schema, Topic
 from pyspark_ledger.storage import normalise_uri
+
+_PURGES = 5
 
 
 def storage_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CLOCK) -> str:
@@ -138,10 +141,19 @@ def delete_topic(metadata: Metadata, name: str) -> Topic:
 
 
 def _purge(metadata: Metadata, uuid: str) -> None:
-    for key in metadata.children(RootKey(uuid)):
-        if isinstance(key, LedgerKey):
-            commits = [k for k in metadata.children(key) if isinstance(k, CommitKey)]
-            for start in range(0, len(commits), 500):
-                metadata.transact([Delete(k) for k in commits[start : start + 500]])
-        metadata.transact([Delete(key)])
-    metadata.transact([Delete(RootKey(uuid))])
+    for _ in range(_PURGES):
+        for key in metadata.children(RootKey(uuid)):
+            if isinstance(key, LedgerKey):
+                commits = [k for k in metadata.children(key) if isinstance(k, CommitKey)]
+                for start in range(0, len(commits), 500):
+                    _delete(metadata, [Delete(k) for k in commits[start : start + 500]])
+            _delete(metadata, [Delete(key)])
+        _delete(metadata, [Delete(RootKey(uuid))])
+        if metadata.read(RootKey(uuid)) is None:
+            return
+
+
+def _delete(metadata: Metadata, ops: list[Delete]) -> None:
+    """A late commit may bring a node, and an owner's session may take one: the next round sees what is there."""
+    with contextlib.suppress(TransactionLost, OutcomeUnknown):
+        metadata.transact(ops)

@@ -18,8 +18,9 @@ from test_source import INITIAL, SMALL_LEDGERS, Query, add, eventually, flat
 from pyspark_ledger.client import LedgerClient
 from pyspark_ledger.cursor import CursorNode, RevisionController
 from pyspark_ledger.datasource.planning import METADATA
-from pyspark_ledger.errors import Conflict, Fenced
+from pyspark_ledger.errors import Conflict, Fenced, NotFound
 from pyspark_ledger.local_zookeeper import LocalZooKeeper
+from pyspark_ledger.port import RootKey
 from pyspark_ledger.position import Position
 
 
@@ -254,6 +255,16 @@ def test_a_subscription_that_was_made_again_is_told_from_the_old_one(client, log
     client.cursor("t", "s").delete()
     with pytest.raises(Conflict, match="LEDGER_CURSOR_RECREATED"):
         Follower(client, offset=query.offset).batch()
+
+
+def test_a_topic_deleted_under_a_query_is_an_error_by_name_and_leaves_no_node(client, log):
+    query = Follower(client)
+    query.batch()
+    client.delete_topic("t")
+    assert client.metadata.children(RootKey(log.topic.uuid)) == []
+    with pytest.raises(NotFound, match="LEDGER_TOPIC_DELETED"):
+        eventually(lambda: query.batch() is None)
+    query.stop()
 
 
 # -- owners that stop, die, hang ------------------------------------------------------------------------------------
