@@ -66,10 +66,14 @@ class EntryWriter:
             if self._pending_rows >= BATCH_ROWS or self._pending_bytes >= BATCH_BYTES:
                 self._flush()
 
-    def close(self) -> Entry | None:
-        """Makes the file durable. None if there was no row, and then there is no file."""
+    def end_batch(self) -> None:
+        """What was written since the last one is a record batch of its own."""
         if self._pending:
             self._flush()
+
+    def close(self) -> Entry | None:
+        """Makes the file durable. None if there was no row, and then there is no file."""
+        self.end_batch()
         if self._recorder is None:
             return None
         tail_start = self._recorder.position

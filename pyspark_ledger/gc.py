@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from pyspark_ledger import names
+from pyspark_ledger import compacted, names
 from pyspark_ledger.errors import Conflict, CorruptData, DataLoss, OutcomeUnknown
 from pyspark_ledger.index import Index
 from pyspark_ledger.log import Log, View
@@ -54,26 +54,29 @@ def collect(log: Log, *, dry_run: bool = False) -> Collected:
 def _superseded(log: Log, view: View) -> list[str]:
     """What was replaced before gc last ran."""
     alive = {*view.head.gc_kept, *_replaceable(log, view.head)}
-    return [
-        names.staged_file(log.topic.uuid, ref.epoch, ref.uid)
-        for ref in view.head.gc_kept_before
-        if ref not in alive and not _moved_up(log, ref)
-    ]
+    gone = [ref for ref in view.head.gc_kept_before if ref not in alive]
+    return [names.staged_file(log.topic.uuid, ref.epoch, ref.uid) for ref in gone for ref in _with_content(log, ref)]
 
 
-def _moved_up(log: Log, ref: FileRef) -> bool:
-    """A node of the index that is full is not replaced: it becomes a row of the level above."""
+def _with_content(log: Log, ref: FileRef) -> list[FileRef]:
+    """What goes with a file that was replaced. A compaction's manifest takes its files along, and goes last, so that
+    a run which is cut off can be repeated. A node of the index that is full was not replaced: it became a row of the
+    level above."""
     try:
         table = log.files.fetch_table(ref)
     except CorruptData:
-        return False  # gone already: an earlier run was cut off
-    return "level" in table.column_names and table.num_rows >= log.limits.index_fanout
+        return []  # gone already: an earlier run was cut off
+    if compacted.is_manifest(table):
+        return [*compacted.files_of(log.files, ref), ref]
+    is_full = "level" in table.column_names and table.num_rows >= log.limits.index_fanout
+    return [] if is_full else [ref]
 
 
 def _replaceable(log: Log, head: Head) -> tuple[FileRef, ...]:
     dedup = log.metadata.read(DedupKey(head.uuid))
     files = (dedup.record.producers_file, dedup.record.evicted_file) if dedup else ()
-    return (*head.index, *(file for file in files if file is not None))
+    manifests = (generation.manifest for generation in head.generations)
+    return (*head.index, *(file for file in files if file is not None), *manifests)
 
 
 def _delete(log: Log, paths: list[str]) -> None:
@@ -104,8 +107,17 @@ def _references(log: Log, view: View) -> Iterator[FileRef]:
         yield from (file for file in (commit.entries_file, commit.highest_file) if file is not None)
         yield from (entry.file for entry in log.entries(commit))
     yield from Index(log.files, view.head.index).references(first)
-    yield from _replaceable(log, view.head)
-    yield from (*view.head.gc_kept, *view.head.gc_kept_before)
+    for ref in {*_replaceable(log, view.head), *view.head.gc_kept, *view.head.gc_kept_before}:
+        yield ref
+        yield from _named_by(log, ref)
+
+
+def _named_by(log: Log, ref: FileRef) -> list[FileRef]:
+    """The files of a compaction, if this is its manifest."""
+    try:
+        return compacted.files_of(log.files, ref) if compacted.is_manifest(log.files.fetch_table(ref)) else []
+    except CorruptData:
+        return []  # superseded, and gone since
 
 
 def _commits_since(log: Log, view: View, number: int) -> Iterator[Commit]:

@@ -17,6 +17,7 @@ class Limits:
     acks_bytes: int = 500_000  # of one cursor: at least 125,000 gaps between acknowledged records
     remembered_operations: int = 16
     remembered_revisions: int = 16
+    kept_generations: int = 3  # compactions that a planned batch may still read
     nodes_per_delete: int = 500
     past_runs: int = 16
     append_deadline_s: float = 120.0

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_ledger import mask, scan
 from pyspark_ledger import schema as schemas
@@ -86,12 +87,24 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Records of one entry: their indexes, their columns, and where their ids are."""
+    """Records of one entry or of a compacted file: their indexes, their columns, and where their ids are."""
 
     piece: scan.Slice
     indexes: pa.Array
     batch: pa.RecordBatch
     stored: pa.RecordBatch  # with the columns that hold ids, asked for or not
+
+    def places(self) -> tuple[pa.Array, pa.Array, pa.Array, pa.Array]:
+        """Ledger, entry, index and publish time of each record."""
+        piece, count = self.piece, self.batch.num_rows
+        if piece.base is not None:
+            return tuple(
+                self.stored.column(n) for n in (schemas.LEDGER, schemas.ENTRY, schemas.INDEX, schemas.PUBLISHED)
+            )
+        ledger, entry, published = (
+            pa.repeat(pa.scalar(number, pa.int64()), count) for number in (piece.ledger, piece.entry, piece.publish_ms)
+        )
+        return ledger, entry, self.indexes, published
 
     def ids(self) -> tuple[pa.Array, pa.Array]:
         """Producer and sequence id of each record."""
@@ -112,14 +125,36 @@ def read_slice(
     columns = list(schema.names)
     if with_ids:
         columns += [name for name in (piece.sequence_column, piece.producer_column) if name]
+    if piece.base is not None:
+        columns += [name for name in schemas.HIDDEN.names if name not in columns]
     kept = mask.unpack(piece.mask, piece.records) if piece.mask else None
     for first, stored in EntryReader(storage, uuid, piece.file, columns).batches(piece.start, piece.stop):
         indexes = pa.arange(first, first + stored.num_rows)
         if kept is not None:
             wanted = kept.slice(first, stored.num_rows)
             stored, indexes = stored.filter(wanted), indexes.filter(wanted)
+        if piece.base is not None:
+            wanted = _after_base(stored, piece.base)
+            stored, indexes = stored.filter(wanted), indexes.filter(wanted)
         if stored.num_rows:
             yield Rows(piece, indexes, schemas.project(stored, schema), stored)
+
+
+def _after_base(stored: pa.RecordBatch, base: Position) -> pa.Array:
+    """Everything but tombstones that lie before a reader's first look: it never saw what they removed."""
+    tombstone = stored.column(schemas.TOMBSTONE)
+    if not tombstone.true_count:
+        return pa.repeat(True, stored.num_rows)
+    return pc.or_(pc.invert(tombstone), at_or_after(stored, base))
+
+
+def at_or_after(stored: pa.RecordBatch, position: Position) -> pa.Array:
+    """Which rows of a compacted file lie at or after a position."""
+    ledger, entry, index = (stored.column(name) for name in (schemas.LEDGER, schemas.ENTRY, schemas.INDEX))
+    same_ledger, same_entry = pc.equal(ledger, position.ledger), pc.equal(entry, position.entry)
+    later_index = pc.and_(same_entry, pc.greater_equal(index, position.index))
+    later_entry = pc.or_(pc.greater(entry, position.entry), later_index)
+    return pc.or_(pc.greater(ledger, position.ledger), pc.and_(same_ledger, later_entry))
 
 
 def projection(schema: pa.Schema, columns: list[str] | None, topic: str) -> pa.Schema:

@@ -90,6 +90,19 @@ class Policies:
 
 
 @dataclass(frozen=True, slots=True)
+class Generation:
+    """One compaction of the topic: the last record of every key up to a horizon, in files of its own."""
+
+    number: int  # counts from 1
+    horizon: Position  # everything before it was read
+    manifest: FileRef  # which files, and where in them a position is
+    records: int  # tombstones that are kept are counted too
+    bytes: int
+    read: int  # records before the horizon
+    finished_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Head:
     """The topic's one small node, whose version serialises appends."""
 
@@ -112,6 +125,7 @@ class Head:
     gc_kept: tuple[FileRef, ...] = ()  # what could be superseded, as it was when gc last raised the epoch
     gc_kept_before: tuple[FileRef, ...] = ()  # and the time before
     policies: Policies = Policies()
+    generations: tuple[Generation, ...] = ()  # the newest last; older ones for batches that were planned on them
 
     @property
     def end(self) -> Position:

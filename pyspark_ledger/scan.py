@@ -29,6 +29,7 @@ class Slice:
     sequence: int | None
     sequence_column: str = ""  # set if every record has its own
     producer_column: str = ""
+    base: Position | None = None  # of a compacted file, which has positions of its own: skip tombstones before this
 
     @property
     def width(self) -> int:

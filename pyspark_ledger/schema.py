@@ -17,15 +17,29 @@ _AS_IT_IS = (
 )  # fmt: skip
 
 
-SEQUENCE = "ledger.sequence"  # a column of entry files, and of no topic: sequence ids that are not in the payload
+# Columns of files, and of no topic.
+SEQUENCE = "ledger.sequence"  # sequence ids that are not in the payload
+HIDDEN = pa.schema(
+    [
+        pa.field("ledger.ledger", pa.int64(), False),  # where a compacted record was,
+        pa.field("ledger.entry", pa.int64(), False),
+        pa.field("ledger.index", pa.int64(), False),
+        pa.field("ledger.published", pa.int64(), False),  # when it was published,
+        pa.field("ledger.producer", pa.string()),  # by whom,
+        pa.field(SEQUENCE, pa.int64()),  # under which sequence id,
+        pa.field("ledger.tombstone", pa.bool_(), False),  # and whether it says that its key is gone
+    ]
+)
+LEDGER, ENTRY, INDEX, PUBLISHED, PRODUCER, _, TOMBSTONE = HIDDEN.names
 
 
 def canonical(schema: pa.Schema) -> pa.Schema:
     """The schema as a topic stores it. InvalidInput names the column that has no place in Spark."""
     if len(schema) == 0:
         raise InvalidInput("a topic needs at least one column", "LEDGER_INVALID_SCHEMA")
-    if SEQUENCE in schema.names:
-        raise InvalidInput(f"the column name '{SEQUENCE}' is reserved: rename it", "LEDGER_INVALID_SCHEMA")
+    for name in schema.names:
+        if name in HIDDEN.names:
+            raise InvalidInput(f"the column name '{name}' is reserved: rename it", "LEDGER_INVALID_SCHEMA")
     folded: dict[str, str] = {}
     for name in schema.names:
         if name.lower() in folded:

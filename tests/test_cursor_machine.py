@@ -58,7 +58,7 @@ class CursorMachine(RuleBasedStateMachine):
         self.owners = [Owner(self.world, faults) for faults in self.faults[2:]]
         self.before = self.node.refresh(sync=True)
         self.begun: dict[bytes, int] = {}  # operations, and how often one was said to be done
-        self.last: list[tuple[bytes, int] | None] = [None, None]
+        self.last: list[tuple[bytes, int, int] | None] = [None, None]
 
     # -- from outside ------------------------------------------------------------------------------------------
 
@@ -67,12 +67,13 @@ class CursorMachine(RuleBasedStateMachine):
     def revise(self, who: int, act: str, value: int, again: bool) -> None:
         """An operation, or its last one again with the same id, as somebody does who heard no answer."""
         last = self.last[who]
-        operation = last[0] if again and last is not None else self.world.clock.new_id()
-        if again and last is not None:
-            value = last[1]
-            act = "skip"
-        elif act == "skip":
-            self.last[who] = (operation, value)
+        revision = self.node.refresh(sync=True).revision
+        if again and last is not None and revision - last[2] < 16:  # the cursor remembers no more
+            operation, value, act = last[0], last[1], "skip"
+        else:
+            operation = self.world.clock.new_id()
+            if act == "skip":
+                self.last[who] = (operation, value, revision)
         self.begun.setdefault(operation, 0)
         handle = self.resetters[who].handle
         try:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
@@ -156,12 +157,13 @@ def read_partition(partition: LedgerPartition, schema: StructType) -> Iterator[p
 def _with_metadata(rows: Rows, target: pa.Schema, partition: LedgerPartition) -> pa.RecordBatch:
     piece, count = rows.piece, rows.batch.num_rows
     producer, sequence = rows.ids()
+    ledger, entry, index, published = rows.places()
     values = {
         "topic": partition.topic,
-        "ledgerId": piece.ledger,
-        "entryId": piece.entry,
-        "index": rows.indexes,
-        "publishTime": piece.publish_ms * 1000,
+        "ledgerId": ledger,
+        "entryId": entry,
+        "index": index,
+        "publishTime": pc.multiply(published, 1000).cast(pa.timestamp("us", tz="UTC")),
         "producer": producer if piece.producer or piece.producer_column else None,
         "sequenceId": sequence,
         "epoch": partition.epoch,

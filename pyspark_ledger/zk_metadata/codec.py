@@ -18,6 +18,7 @@ from pyspark_ledger.records import (
     DedupSnapshot,
     Entry,
     FileRef,
+    Generation,
     Head,
     Holder,
     Marker,
@@ -200,6 +201,7 @@ def _dump_head(head: Head) -> pb.Head:
         gc_kept=[_dump_file(file) for file in head.gc_kept],
         gc_kept_before=[_dump_file(file) for file in head.gc_kept_before],
         policies=_dump_policies(head.policies),
+        generations=[_dump_generation(generation) for generation in head.generations],
     )
 
 
@@ -224,6 +226,31 @@ def _load_head(head: pb.Head) -> Head:
         gc_kept=tuple(_load_file(file) for file in head.gc_kept),
         gc_kept_before=tuple(_load_file(file) for file in head.gc_kept_before),
         policies=_load_policies(head.policies),
+        generations=tuple(_load_generation(generation) for generation in head.generations),
+    )
+
+
+def _dump_generation(generation: Generation) -> pb.Generation:
+    return pb.Generation(
+        number=generation.number,
+        horizon=_dump_position(generation.horizon),
+        manifest=_dump_file(generation.manifest),
+        records=generation.records,
+        size=generation.bytes,
+        read=generation.read,
+        finished_ms=generation.finished_ms,
+    )
+
+
+def _load_generation(generation: pb.Generation) -> Generation:
+    return Generation(
+        number=generation.number,
+        horizon=_load_position(generation.horizon),
+        manifest=_load_file(generation.manifest),
+        records=generation.records,
+        bytes=generation.size,
+        read=generation.read,
+        finished_ms=generation.finished_ms,
     )
 
 

@@ -123,8 +123,26 @@ class Policies(_message.Message):
     evict_producers_ms: int
     def __init__(self, deduplication: bool = ..., snapshot_commits: _Optional[int] = ..., evict_producers_ms: _Optional[int] = ...) -> None: ...
 
+class Generation(_message.Message):
+    __slots__ = ("number", "horizon", "manifest", "records", "size", "read", "finished_ms")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    HORIZON_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    READ_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_MS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    horizon: Position
+    manifest: FileRef
+    records: int
+    size: int
+    read: int
+    finished_ms: int
+    def __init__(self, number: _Optional[int] = ..., horizon: _Optional[_Union[Position, _Mapping]] = ..., manifest: _Optional[_Union[FileRef, _Mapping]] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., read: _Optional[int] = ..., finished_ms: _Optional[int] = ...) -> None: ...
+
 class Head(_message.Message):
-    __slots__ = ("format", "uuid", "name", "schema_id", "ledger", "ledger_first_commit", "ledger_opened_ms", "ledger_bytes", "next_commit", "next_entry", "last_publish_ms", "records", "size", "gc_epoch", "gc_floor", "gc_marks", "index", "gc_kept", "gc_kept_before", "policies")
+    __slots__ = ("format", "uuid", "name", "schema_id", "ledger", "ledger_first_commit", "ledger_opened_ms", "ledger_bytes", "next_commit", "next_entry", "last_publish_ms", "records", "size", "gc_epoch", "gc_floor", "gc_marks", "index", "gc_kept", "gc_kept_before", "policies", "generations")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -145,6 +163,7 @@ class Head(_message.Message):
     GC_KEPT_FIELD_NUMBER: _ClassVar[int]
     GC_KEPT_BEFORE_FIELD_NUMBER: _ClassVar[int]
     POLICIES_FIELD_NUMBER: _ClassVar[int]
+    GENERATIONS_FIELD_NUMBER: _ClassVar[int]
     format: int
     uuid: Name
     name: str
@@ -165,7 +184,8 @@ class Head(_message.Message):
     gc_kept: _containers.RepeatedCompositeFieldContainer[FileRef]
     gc_kept_before: _containers.RepeatedCompositeFieldContainer[FileRef]
     policies: Policies
-    def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ..., name: _Optional[str] = ..., schema_id: _Optional[int] = ..., ledger: _Optional[int] = ..., ledger_first_commit: _Optional[int] = ..., ledger_opened_ms: _Optional[int] = ..., ledger_bytes: _Optional[int] = ..., next_commit: _Optional[int] = ..., next_entry: _Optional[int] = ..., last_publish_ms: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., gc_epoch: _Optional[int] = ..., gc_floor: _Optional[int] = ..., gc_marks: _Optional[_Iterable[int]] = ..., index: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept_before: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., policies: _Optional[_Union[Policies, _Mapping]] = ...) -> None: ...
+    generations: _containers.RepeatedCompositeFieldContainer[Generation]
+    def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ..., name: _Optional[str] = ..., schema_id: _Optional[int] = ..., ledger: _Optional[int] = ..., ledger_first_commit: _Optional[int] = ..., ledger_opened_ms: _Optional[int] = ..., ledger_bytes: _Optional[int] = ..., next_commit: _Optional[int] = ..., next_entry: _Optional[int] = ..., last_publish_ms: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., gc_epoch: _Optional[int] = ..., gc_floor: _Optional[int] = ..., gc_marks: _Optional[_Iterable[int]] = ..., index: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept_before: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., policies: _Optional[_Union[Policies, _Mapping]] = ..., generations: _Optional[_Iterable[_Union[Generation, _Mapping]]] = ...) -> None: ...
 
 class ProducerState(_message.Message):
     __slots__ = ("name", "sequence", "query", "run", "past_runs", "digest", "records", "publish_ms", "per_record")

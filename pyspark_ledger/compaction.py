@@ -1,0 +1,277 @@
+"""Topic compaction (PIP-14): the last record of every key, written to a ledger of its own.
+
+Phase one folds everything up to a fixed end, the previous generation first and then the log since. Phase two writes the
+survivors with their original positions. Then one transaction publishes the generation and its horizon, only if nobody
+else has published one meanwhile. Whatever is cut off before that leaves files that nothing names, for gc.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pat
+
+from pyspark_ledger import fold, scan
+from pyspark_ledger import schema as schemas
+from pyspark_ledger.append import check_epochs
+from pyspark_ledger.compacted import Bound, Compacted, stage_manifest
+from pyspark_ledger.entryfile import BATCH_BYTES, BATCH_ROWS, EntryWriter
+from pyspark_ledger.errors import Conflict, InvalidInput, OutcomeUnknown
+from pyspark_ledger.fold import Fold, Survivors
+from pyspark_ledger.log import Log, View
+from pyspark_ledger.port import HeadKey, Put, TransactionLost
+from pyspark_ledger.position import EARLIEST, Position
+from pyspark_ledger.reader import Rows, read_slice
+from pyspark_ledger.records import FileRef, Generation
+from pyspark_ledger.scan import Slice
+
+logger = logging.getLogger(__name__)
+
+FILE_ROWS = 8 << 20  # a generation of more is several files, readable in parallel
+Progress = Callable[[str, int, int], None]  # phase, records done, of how many
+
+
+def compact(log: Log, progress: Progress = lambda *_: None) -> Generation | None:
+    """One run; None if nothing was written since the last one."""
+    view = log.refresh(sync=True)
+    previous = view.head.generations[-1] if view.head.generations else None
+    if view.head.records == (previous.read if previous else 0):
+        return None
+    if not log.topic.key:
+        raise InvalidInput(
+            f"topic '{log.topic.name}' has no key, so every record would stay: a topic gets its key when it is made "
+            "(option keyColumn)",
+            "LEDGER_NOT_COMPACTABLE",
+        )
+    pieces = list(sources(log, view, EARLIEST, view.head.end, EARLIEST))
+    survivors = survivors_of(log, view, pieces, progress)
+    bounds, size = _write(log, view, pieces, survivors, progress)
+    generation = Generation(
+        number=previous.number + 1 if previous else 1,
+        horizon=view.head.end,
+        manifest=stage_manifest(log.files, bounds, view.head.gc_epoch),
+        records=len(survivors.records) + len(survivors.tombstones),
+        bytes=size,
+        read=view.head.records,
+        finished_ms=log.clock.now_ms(),
+    )
+    _publish(log, generation, [bound.file for bound in bounds])
+    logger.info(
+        "compacted topic=%s generation=%d horizon=%s records=%d of %d", log.topic.name, generation.number,
+        generation.horizon, generation.records, generation.read,
+    )  # fmt: skip
+    return generation
+
+
+def sources(log: Log, view: View, start: Position, end: Position, base: Position) -> Iterator[Slice]:
+    """What has to be read for the state at ``end``: the newest generation that goes no further, and the log since."""
+    usable = [generation for generation in view.head.generations if generation.horizon <= end]
+    if usable:
+        yield from Compacted(log.files, usable[-1]).slices(start, end, base)
+        start = max(start, usable[-1].horizon)
+    yield from scan.slices(log, view, start, end)
+
+
+# -- phase one --------------------------------------------------------------------------------------------------
+
+
+def survivors_of(log: Log, view: View, pieces: list[Slice], progress: Progress = lambda *_: None) -> Survivors:
+    """Which rows count, numbered over all pieces in order."""
+    topic, schema = log.topic, log.schema(view.head.schema_id)
+    fold.check_key(schema.field(topic.key).type, topic.key, topic.name)
+    folding, row, total = Fold(versioned=bool(topic.version_column)), 0, sum(piece.rows for piece in pieces)
+    for piece in pieces:
+        for rows, tombstone in _with_tombstones(log, piece, schema):
+            key = rows.batch.column(topic.key)
+            version = rows.batch.column(topic.version_column) if topic.version_column else None
+            folding.add(key, pa.arange(row, row + len(key)), tombstone, version)
+            row += len(key)
+            progress("reading", row, total)
+    return folding.survivors()
+
+
+def _with_tombstones(log: Log, piece: Slice, schema: pa.Schema) -> Iterator[tuple[Rows, pa.Array]]:
+    """Keys and versions, and which rows are tombstones. Most pieces have none, and one column is enough to know."""
+    key, version = log.topic.key, log.topic.version_column
+    names = [name for name in (key, version) if name]
+    values = sorted(
+        (name for name in schema.names if name not in names), key=lambda name: _width(schema.field(name).type)
+    )
+    wanted = pa.schema([schema.field(name) for name in (*names, *values[:1])])
+    for rows in read_slice(log.storage, log.topic.uuid, piece, wanted):
+        if piece.base is not None:
+            yield rows, rows.stored.column(schemas.TOMBSTONE)
+        elif not values or not fold.tombstones(rows.batch, key, version).true_count:
+            yield rows, pa.repeat(False, rows.batch.num_rows)
+        elif len(values) == 1:
+            yield rows, fold.tombstones(rows.batch, key, version)
+        else:
+            first, count = rows.indexes[0].as_py(), rows.indexes[-1].as_py() + 1
+            again = replace(piece, start=first, stop=count)
+            whole = pa.Table.from_batches([r.batch for r in read_slice(log.storage, log.topic.uuid, again, schema)])
+            yield rows, fold.tombstones(whole.combine_chunks().to_batches()[0], key, version)
+
+
+def _width(kind: pa.DataType) -> int:
+    return int(kind.bit_width) if pat.is_primitive(kind) else 1 << 20
+
+
+# -- phase two --------------------------------------------------------------------------------------------------
+
+
+class _Rows:
+    """Sorted row numbers, taken run by run."""
+
+    def __init__(self, rows: pa.Array) -> None:
+        self._rows, self._at = rows, 0
+
+    def take(self, start: int, stop: int) -> pa.Array:
+        """Those in [start, stop), counted from ``start``."""
+        run = self._rows.slice(self._at, stop - start)
+        run = run.filter(pc.less(run, stop))
+        self._at += len(run)
+        return pc.subtract(run, start)
+
+
+def _write(
+    log: Log, view: View, pieces: list[Slice], survivors: Survivors, progress: Progress
+) -> tuple[list[Bound], int]:
+    writer = _Writer(log, view)
+    records, tombstones = _Rows(survivors.records), _Rows(survivors.tombstones)
+    row, total = 0, len(survivors.records) + len(survivors.tombstones)
+    for piece in pieces:
+        wanted = records.take(row, row + piece.rows), tombstones.take(row, row + piece.rows)
+        row += piece.rows
+        if len(wanted[0]) or len(wanted[1]):
+            for batch in _survivors_in(log, piece, writer.schema, _Rows(wanted[0]), _Rows(wanted[1])):
+                writer.write(batch)
+                progress("writing", writer.rows, total)
+    return writer.close()
+
+
+def _survivors_in(
+    log: Log, piece: Slice, schema: pa.Schema, records: _Rows, tombstones: _Rows
+) -> Iterator[pa.RecordBatch]:
+    payload = pa.schema([field for field in schema if field.name not in schemas.HIDDEN.names])
+    row = 0
+    for rows in read_slice(log.storage, log.topic.uuid, piece, payload, with_ids=True):
+        count = rows.batch.num_rows
+        kept, gone = records.take(row, row + count), tombstones.take(row, row + count)
+        row += count
+        chosen = pa.concat_arrays([kept, gone])
+        order = pc.array_sort_indices(chosen)
+        chosen = chosen.take(order)
+        hidden = [*rows.places(), *rows.ids()]
+        flags = pa.concat_arrays([pa.repeat(False, len(kept)), pa.repeat(True, len(gone))]).take(order)
+        columns = [column.take(chosen) for column in (*rows.batch.columns, *hidden)]
+        if len(chosen):
+            yield pa.RecordBatch.from_arrays([*columns, flags], schema=schema)
+
+
+class _Writer:
+    """Large batches, and what the manifest says of each."""
+
+    def __init__(self, log: Log, view: View) -> None:
+        self._log, self._epoch = log, view.head.gc_epoch
+        self.schema = pa.schema([*log.schema(view.head.schema_id), *schemas.HIDDEN])
+        self.rows = 0
+        self._bounds: list[Bound] = []
+        self._size = 0
+        self._pending: list[pa.RecordBatch] = []
+        self._open: EntryWriter | None = None
+        self._open_bounds: list[tuple[int, int, Position]] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._pending.append(batch)
+        self.rows += batch.num_rows
+        if self._enough():
+            self._end_batch()
+
+    def _enough(self) -> bool:
+        rows = sum(batch.num_rows for batch in self._pending)
+        return rows >= BATCH_ROWS or sum(int(batch.nbytes) for batch in self._pending) >= BATCH_BYTES
+
+    def _end_batch(self) -> None:
+        whole = pa.concat_batches(self._pending)
+        self._pending = []
+        for start in range(0, whole.num_rows, BATCH_ROWS):
+            self._write_batch(whole.slice(start, BATCH_ROWS))
+
+    def _write_batch(self, batch: pa.RecordBatch) -> None:
+        if self._open is None:
+            self._open = EntryWriter(self._log.storage, self._log.topic.uuid, self._epoch, self.schema, "zstd")
+        done = sum(rows for _, rows, _ in self._open_bounds)
+        names = (schemas.LEDGER, schemas.ENTRY, schemas.INDEX)
+        first = Position(*(batch.column(name)[0].as_py() for name in names))
+        self._open.write(batch)
+        self._open.end_batch()
+        self._open_bounds.append((done, batch.num_rows, first))
+        if done + batch.num_rows >= FILE_ROWS:
+            self._end_file()
+
+    def _end_file(self) -> None:
+        if self._open is None:
+            return
+        entry = self._open.close()
+        assert entry is not None
+        self._bounds += [Bound(entry.file, entry.records, *bound) for bound in self._open_bounds]
+        self._size += entry.bytes
+        self._open, self._open_bounds = None, []
+
+    def close(self) -> tuple[list[Bound], int]:
+        if self._pending:
+            self._end_batch()
+        self._end_file()
+        return self._bounds, self._size
+
+
+# -- publishing -------------------------------------------------------------------------------------------------
+
+
+def _publish(log: Log, generation: Generation, files: list[FileRef]) -> None:
+    """Forward only (I10): a compactor that was overtaken changes nothing (I6)."""
+    while True:
+        view = log.refresh(sync=True)
+        newest = view.head.generations[-1] if view.head.generations else None
+        if newest == generation:
+            return  # an earlier sending did it
+        if (newest.number if newest else 0) != generation.number - 1:
+            raise Conflict(
+                f"topic '{log.topic.name}' was compacted by another process meanwhile: nothing was changed",
+                "LEDGER_COMPACTION_FENCED",
+            )
+        check_epochs(view.head, [*files, generation.manifest])
+        kept = (*view.head.generations, generation)[-log.limits.kept_generations :]
+        try:
+            log.metadata.transact([Put(HeadKey(log.topic.uuid), replace(view.head, generations=kept), view.version)])
+        except (TransactionLost, OutcomeUnknown):
+            continue  # an append was faster, or the head tells that it was us
+        log.refresh(sync=True)
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionStats:
+    """What is known of a topic's compaction."""
+
+    generation: int
+    horizon: Position
+    records: int
+    records_before: int
+    bytes: int
+    finished_ms: int
+    backlog_records: int  # written since
+
+
+def stats(log: Log) -> CompactionStats | None:
+    head = log.refresh(sync=True).head
+    if not head.generations:
+        return None
+    last = head.generations[-1]
+    return CompactionStats(
+        last.number, last.horizon, last.records, last.read, last.bytes, last.finished_ms, head.records - last.read
+    )

@@ -1,0 +1,286 @@
+"""Compaction: the state of a long log, exactly, whatever is compacted when and whoever reads what (I9, I10)."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from helpers import World, append
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyspark_ledger import append as protocol
+from pyspark_ledger import compaction, gc, scan, topics
+from pyspark_ledger.compacted import Compacted, files_of
+from pyspark_ledger.compaction import compact, sources, survivors_of
+from pyspark_ledger.entryfile import EntryWriter
+from pyspark_ledger.errors import Conflict, InvalidInput
+from pyspark_ledger.log import Log
+from pyspark_ledger.memory import Crash, Faults
+from pyspark_ledger.position import EARLIEST, Position
+from pyspark_ledger.reader import read_slice
+
+SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("version", pa.int64())])
+
+
+class Keyed(World):
+    def __init__(self, folder, version_column="") -> None:
+        super().__init__(folder)
+        self.topic = topics.create_topic(self.metadata(), "keyed", SCHEMA, key="k", version_column=version_column)
+
+    def put(self, log: Log, *rows) -> None:
+        """One commit of (key, value) or (key, value, version); a value of None is a tombstone."""
+        rows = [(*row, None)[:3] for row in rows]
+        batch = pa.RecordBatch.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], schema=SCHEMA)
+        epoch = log.refresh(sync=True).head.gc_epoch
+        writer = EntryWriter(log.storage, self.topic.uuid, epoch, SCHEMA)
+        writer.write(batch)
+        protocol.append(log, protocol.Batch(log.clock.new_id(), (writer.close(),), SCHEMA))
+
+
+def rows_of(log: Log, pieces):
+    """(position, key, value) of what a reader gets."""
+    found = []
+    for piece in pieces:
+        for rows in read_slice(log.storage, log.topic.uuid, piece, SCHEMA, with_ids=True):
+            ledger, entry, index, _ = (column.to_pylist() for column in rows.places())
+            for where, row in zip(zip(ledger, entry, index, strict=True), rows.batch.to_pylist(), strict=True):
+                found.append((Position(*where), row["k"], row["v"]))
+    return found
+
+
+def state(rows):
+    """The map that a reader ends with, and the records without a key."""
+    final = {}
+    for _, key, value in rows:
+        if key is not None:
+            final.pop(key, None)
+            if value is not None:
+                final[key] = value
+    return final, [value for _, key, value in rows if key is None]
+
+
+def compacted_read(log: Log, start=EARLIEST, base=None):
+    view = log.refresh(sync=True)
+    newest = view.head.generations[-1].horizon if view.head.generations else EARLIEST
+    return rows_of(log, sources(log, view, start, view.head.end, newest if base is None else base))
+
+
+def full_read(log: Log, start=EARLIEST):
+    view = log.refresh(sync=True)
+    return rows_of(log, scan.slices(log, view, start, view.head.end))
+
+
+@pytest.fixture
+def world(tmp_path):
+    return Keyed(tmp_path)
+
+
+def test_the_last_record_of_every_key_with_its_position_and_no_deleted_one(world):
+    log = world.log()
+    world.put(log, ("a", 1), ("b", 1), (None, 7))
+    world.put(log, ("a", 2), ("c", 3))
+    world.put(log, ("b", None), (None, 8))
+    generation = compact(log)
+    assert (generation.number, generation.horizon, generation.read) == (1, Position(0, 3, 0), 7)
+    assert compacted_read(log) == [
+        (Position(0, 0, 2), None, 7),
+        (Position(0, 1, 0), "a", 2),
+        (Position(0, 1, 1), "c", 3),
+        (Position(0, 2, 1), None, 8),
+    ]
+    assert len(full_read(log)) == 7  # a normal read still sees the whole log
+    assert compact(log) is None
+    world.put(log, ("c", None))
+    assert state(compacted_read(log)) == ({"a": 2}, [7, 8])
+
+
+def test_a_topic_that_is_all_tombstones_compacts_to_nothing_pulsar_2591_6237_21718_21916(world):
+    log = world.log()
+    world.put(log, ("a", 1))
+    world.put(log, ("a", None))
+    compact(log)
+    assert compacted_read(log) == []
+    world.put(log, ("b", 1))
+    compact(log)
+    assert state(compacted_read(log)) == ({"b": 1}, [])
+
+
+def test_horizon_and_generation_only_grow_and_an_overtaken_compactor_changes_nothing_I6_I10_pulsar_25118(
+    world, monkeypatch
+):
+    log, other = world.log(), world.log()
+    world.put(log, ("a", 1))
+    write = compaction._write
+
+    def slow(*arguments):
+        written = write(*arguments)
+        monkeypatch.setattr(compaction, "_write", write)
+        world.put(other, ("a", 2))
+        compact(other)
+        return written
+
+    monkeypatch.setattr(compaction, "_write", slow)
+    with pytest.raises(Conflict, match="LEDGER_COMPACTION_FENCED"):
+        compact(log)
+    (generation,) = world.log().view().head.generations
+    assert (generation.number, generation.read) == (1, 2)
+
+
+@pytest.mark.parametrize("fault", ["applied_then_lost", "lost_before", "delayed", "expired"])
+def test_a_publication_of_unknown_outcome_is_made_once_I14(world, fault):
+    log = world.log()
+    world.put(log, ("a", 1))
+    faults = Faults()
+    compactor = world.log(faults)
+    faults.next_transact(fault)
+    compact(compactor)
+    world.server.deliver_delayed()
+    assert [g.number for g in world.log().view().head.generations] == [1]
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_compactor_that_dies_leaves_the_old_or_the_new_generation_and_gc_the_rest_I12(world, applied):
+    log = world.log()
+    world.put(log, ("a", 1), ("b", 1))
+    compact(log)
+    world.put(log, ("a", 2))
+    faults = Faults()
+    faults.crash_at(1, applied=applied)
+    with pytest.raises(Crash):
+        compact(world.log(faults))
+    for _ in range(4):
+        gc.collect(world.log())
+    assert state(compacted_read(world.log())) == ({"a": 2, "b": 1}, [])
+    compact(world.log())
+    assert state(compacted_read(world.log())) == ({"a": 2, "b": 1}, [])
+
+
+def test_old_generations_are_kept_for_planned_batches_and_then_collected(world):
+    log = world.log()
+    for value in range(8):
+        world.put(log, ("a", value), (f"k{value}", value))
+        compact(log)
+        gc.collect(world.log())
+    view = world.log().view()
+    assert [generation.number for generation in view.head.generations] == [6, 7, 8]
+    for generation in view.head.generations:
+        ledger = Compacted(log.files, generation)
+        assert state(rows_of(log, ledger.slices(EARLIEST, view.head.end, EARLIEST)))[0]["a"] == generation.number - 1
+    for _ in range(3):
+        gc.collect(world.log())
+    files = len(world.files())
+    assert files < 8 + 3 * 2 + 12  # entries, the kept generations with their manifests, index files
+
+
+def test_a_topic_without_a_key_or_with_a_nested_one_is_refused(tmp_path):
+    world = World(tmp_path)
+    log = world.log()
+    protocol.append(log, protocol.Batch(log.clock.new_id(), (), producer="p", forget=True))
+    assert compact(log) is None
+    append(log, 1)
+    with pytest.raises(InvalidInput, match=r"LEDGER_NOT_COMPACTABLE.*keyColumn"):
+        compact(log)
+
+
+def test_a_position_is_found_by_binary_search_in_several_files(world, monkeypatch):
+    monkeypatch.setattr(compaction, "BATCH_ROWS", 2)
+    monkeypatch.setattr(compaction, "FILE_ROWS", 4)
+    log = world.log()
+    for value in range(12):
+        world.put(log, (f"k{value}", value), ("x", value))
+    generation = compact(log)
+    ledger = Compacted(log.files, generation)
+    assert len(files_of(log.files, generation.manifest)) == 4
+    everything = compacted_read(log)
+    positions = [position for position, _, _ in everything]
+    assert positions == sorted(positions)
+    for start in [*positions, EARLIEST, Position(0, 2, 1), Position(9, 9, 9), generation.horizon]:
+        found = rows_of(log, ledger.slices(start, generation.horizon, EARLIEST))
+        assert found == [row for row in everything if row[0] >= start]
+        before = rows_of(log, ledger.slices(EARLIEST, start, EARLIEST))
+        assert before == [row for row in everything if row[0] < start]
+    for piece in ledger.slices(EARLIEST, generation.horizon, EARLIEST):
+        for row in range(piece.records + 1):
+            after = ledger.position(piece, row)
+            left = rows_of(log, ledger.slices(after, generation.horizon, EARLIEST))
+            assert len(left) == len(everything) - before_row(ledger, piece, row)
+
+
+def before_row(ledger, piece, row):
+    return sum(p.records for p in ledger.slices(EARLIEST, Position(99, 0, 0), EARLIEST) if p.entry < piece.entry) + row
+
+
+# -- random histories ------------------------------------------------------------------------------------------------
+
+KEY = st.one_of(st.none(), st.sampled_from("abc"))
+ROW = st.tuples(KEY, st.one_of(st.none(), st.integers(0, 9)), st.one_of(st.none(), st.integers(0, 3)))
+ACT = st.one_of(st.lists(ROW, min_size=1, max_size=5), st.just("compact"), st.just("read"), st.just("gc"))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(ACT, max_size=25))
+def test_a_compacted_read_ends_with_the_map_of_a_full_read_and_a_live_one_sees_every_deletion_I9(
+    tmp_path_factory, acts
+):
+    world = Keyed(tmp_path_factory.mktemp("w"))
+    log = world.log()
+    live, position, base = {}, None, EARLIEST
+    horizons = [EARLIEST]
+    for act in acts:
+        if act == "compact":
+            compact(world.log())
+            generations = world.log().view().head.generations
+            if generations:
+                assert generations[-1].horizon >= horizons[-1], "I10"
+                horizons.append(generations[-1].horizon)
+        elif act == "gc":
+            gc.collect(world.log())
+        elif act == "read":  # a live reader goes on, over whatever generations there are by now
+            view = log.refresh(sync=True)
+            if position is None:
+                base = view.head.generations[-1].horizon if view.head.generations else EARLIEST
+            for _, key, value in rows_of(log, sources(log, view, position or EARLIEST, view.head.end, base)):
+                if key is not None:
+                    live.pop(key, None)
+                    if value is not None:
+                        live[key] = value
+            position = view.head.end
+            assert live == state(full_read(log))[0], "I9: a live reader sees every deletion of a key it saw"
+        else:
+            world.put(log, *[(key, value, None) for key, value, _ in act])
+    assert state(compacted_read(log)) == state(full_read(log)), "I9"
+    assert table(log) == state(full_read(log))[0]
+
+
+def table(log):
+    """The topic as a table: folded to its end without writing anything."""
+    view = log.refresh(sync=True)
+    pieces = list(sources(log, view, EARLIEST, view.head.end, EARLIEST))
+    kept = set(survivors_of(log, view, pieces).records.to_pylist()) if pieces else set()
+    rows = rows_of(log, pieces)
+    found = [row for number, row in enumerate(rows) if number in kept]
+    keyed = [key for _, key, _ in found if key is not None]
+    assert len(keyed) == len(set(keyed)), "each key once"
+    return {key: value for _, key, value in found if key is not None}
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(ACT, max_size=20))
+def test_with_a_version_column_the_highest_version_since_the_last_tombstone_wins_I9(tmp_path_factory, acts):
+    world = Keyed(tmp_path_factory.mktemp("w"), version_column="version")
+    log = world.log()
+    wanted: dict[str, tuple[int, int]] = {}
+    for act in acts:
+        if act in ("compact", "read"):
+            compact(world.log())
+        elif act == "gc":
+            gc.collect(world.log())
+        else:
+            world.put(log, *act)
+            for key, value, version in act:
+                rank = -1 if version is None else version
+                if key is not None and value is None:
+                    wanted.pop(key, None)
+                elif key is not None and rank >= wanted.get(key, (0, -1))[1]:
+                    wanted[key] = (value, rank)
+    assert table(log) == {key: value for key, (value, _) in wanted.items()}
