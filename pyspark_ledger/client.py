@@ -17,9 +17,10 @@ from typing import get_args
 
 import pyarrow as pa
 
-from pyspark_ledger import append, gc, policies, topics
+from pyspark_ledger import append, compaction, gc, policies, topics
 from pyspark_ledger.attachment import SubscriptionType
 from pyspark_ledger.clock import SYSTEM_CLOCK, Clock
+from pyspark_ledger.compaction import CompactionStats
 from pyspark_ledger.consumer import Consumer
 from pyspark_ledger.cursor import CursorHandle, CursorNode, CursorStats
 from pyspark_ledger.errors import InvalidInput
@@ -170,6 +171,17 @@ class LedgerClient:
             known = ", ".join(state.name for state in states.all()[:10]) or "none"
             raise InvalidInput(f"topic '{topic}' knows no producer '{name}': {known}", "LEDGER_PRODUCER_NOT_FOUND")
         append.append(log, append.Batch(id=self._clock.new_id(), producer=name, forget=True))
+
+    def compact(self, topic: str, progress: compaction.Progress = lambda *_: None) -> CompactionStats | None:
+        """Writes the last record of every key to a compacted ledger, for readers with readCompacted. Incremental: reads
+        the last generation and what was written since. ``progress`` is called with phase, records done and total."""
+        log = self.log(topic)
+        compaction.compact(log, progress)
+        return compaction.stats(log)
+
+    def compaction(self, topic: str) -> CompactionStats | None:
+        """Generation, horizon, records before and after; None if the topic was never compacted."""
+        return compaction.stats(self.log(topic))
 
     def policies(self, topic: str) -> Policies:
         return self.log(topic).refresh(sync=True).head.policies

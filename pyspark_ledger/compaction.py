@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
-from pyspark_ledger import fold, scan
+from pyspark_ledger import fold, mask, scan
 from pyspark_ledger import schema as schemas
 from pyspark_ledger.append import check_epochs
 from pyspark_ledger.compacted import Bound, Compacted, stage_manifest
@@ -38,15 +38,10 @@ Progress = Callable[[str, int, int], None]  # phase, records done, of how many
 def compact(log: Log, progress: Progress = lambda *_: None) -> Generation | None:
     """One run; None if nothing was written since the last one."""
     view = log.refresh(sync=True)
-    previous = view.head.generations[-1] if view.head.generations else None
+    previous = newest(view)
     if view.head.records == (previous.read if previous else 0):
         return None
-    if not log.topic.key:
-        raise InvalidInput(
-            f"topic '{log.topic.name}' has no key, so every record would stay: a topic gets its key when it is made "
-            "(option keyColumn)",
-            "LEDGER_NOT_COMPACTABLE",
-        )
+    check_compactable(log)
     pieces = list(sources(log, view, EARLIEST, view.head.end, EARLIEST))
     survivors = survivors_of(log, view, pieces, progress)
     bounds, size = _write(log, view, pieces, survivors, progress)
@@ -67,13 +62,56 @@ def compact(log: Log, progress: Progress = lambda *_: None) -> Generation | None
     return generation
 
 
+def newest(view: View) -> Generation | None:
+    return view.head.generations[-1] if view.head.generations else None
+
+
+def check_compactable(log: Log) -> None:
+    if not log.topic.key:
+        raise InvalidInput(
+            f"topic '{log.topic.name}' has no key, so every record would stay: a topic gets its key when it is made "
+            "(option keyColumn)",
+            "LEDGER_NOT_COMPACTABLE",
+        )
+
+
+def read_through(
+    log: Log, view: View, generation: Generation | None, start: Position, end: Position, base: Position
+) -> Iterator[Slice]:
+    """What a reader of a generation reads in [start, end): compacted records below the horizon, the log above it."""
+    if generation is not None:
+        yield from Compacted(log.files, generation).slices(start, end, base)
+        start = max(start, generation.horizon)
+    if start < end:
+        yield from scan.slices(log, view, start, end)
+
+
+def table(log: Log, view: View, start: Position, end: Position) -> list[Slice]:
+    """The topic as a table, as of ``end``: every key once, and the records without one. Folds without writing."""
+    check_compactable(log)
+    pieces = list(sources(log, view, start, end, EARLIEST))
+    records, row, kept = _Rows(survivors_of(log, view, pieces).records), 0, []
+    for piece in pieces:
+        chosen = records.take(row, row + piece.rows)
+        row += piece.rows
+        if len(chosen):
+            kept.append(_only(piece, chosen))
+    return kept
+
+
+def _only(piece: Slice, rows: pa.Array) -> Slice:
+    """The piece with some of its records, given by their numbers in it."""
+    indexes = pa.arange(piece.start, piece.stop)
+    if piece.mask:
+        indexes = indexes.filter(mask.unpack(piece.mask, piece.records).slice(piece.start, piece.width))
+    chosen = pc.is_in(pa.arange(0, piece.records), value_set=indexes.take(rows))
+    return replace(piece, mask=mask.pack(chosen))
+
+
 def sources(log: Log, view: View, start: Position, end: Position, base: Position) -> Iterator[Slice]:
     """What has to be read for the state at ``end``: the newest generation that goes no further, and the log since."""
     usable = [generation for generation in view.head.generations if generation.horizon <= end]
-    if usable:
-        yield from Compacted(log.files, usable[-1]).slices(start, end, base)
-        start = max(start, usable[-1].horizon)
-    yield from scan.slices(log, view, start, end)
+    return read_through(log, view, usable[-1] if usable else None, start, end, base)
 
 
 # -- phase one --------------------------------------------------------------------------------------------------
@@ -236,10 +274,10 @@ def _publish(log: Log, generation: Generation, files: list[FileRef]) -> None:
     """Forward only (I10): a compactor that was overtaken changes nothing (I6)."""
     while True:
         view = log.refresh(sync=True)
-        newest = view.head.generations[-1] if view.head.generations else None
-        if newest == generation:
+        last = newest(view)
+        if last == generation:
             return  # an earlier sending did it
-        if (newest.number if newest else 0) != generation.number - 1:
+        if (last.number if last else 0) != generation.number - 1:
             raise Conflict(
                 f"topic '{log.topic.name}' was compacted by another process meanwhile: nothing was changed",
                 "LEDGER_COMPACTION_FENCED",
@@ -268,10 +306,10 @@ class CompactionStats:
 
 
 def stats(log: Log) -> CompactionStats | None:
-    head = log.refresh(sync=True).head
-    if not head.generations:
+    view = log.refresh(sync=True)
+    head, last = view.head, newest(view)
+    if last is None:
         return None
-    last = head.generations[-1]
     return CompactionStats(
         last.number, last.horizon, last.records, last.read, last.bytes, last.finished_ms, head.records - last.read
     )

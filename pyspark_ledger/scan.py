@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from pyspark_ledger import mask
@@ -94,34 +94,32 @@ def slices(log: Log, view: View, start: Position, end: Position) -> Iterator[Sli
 
 
 def advance(
-    log: Log,
-    view: View,
+    pieces: Iterable[Slice],
     start: Position,
     end: Position,
     max_rows: int | None = None,
     max_bytes: int | None = None,
+    end_of: Callable[[Slice], Position] = lambda piece: piece.end,
 ) -> tuple[Position, int]:
-    """How far a read from ``start`` may go under its limits, and how many rows that is. Large entries are split;
-    at least one row is always taken, or a limit below a row's size would stop the stream for ever."""
-    if max_rows is None and max_bytes is None:
-        return end, count(log, view, start, end)
+    """How far a read of some pieces may go under its limits, and how many rows that is. Large entries are split; at
+    least one row is always taken, or a limit below a row's size would stop the stream for ever."""
     rows_left = max_rows if max_rows is not None else 1 << 62
     bytes_left = max_bytes if max_bytes is not None else 1 << 62
     position, rows = start, 0
-    for piece in slices(log, view, start, end):
+    for piece in pieces:
         take = min(piece.rows, rows_left)
         if piece.bytes > bytes_left:
             fitting = piece.until(piece.start + bytes_left * piece.records // piece.file.length).rows
             take = min(take, max(fitting, 1 if rows == 0 else 0))
         if take == 0:
-            break
+            return position, rows
         taken = piece.first(take)
-        position, rows = min(taken.end, end), rows + take
+        position, rows = min(end_of(taken), end), rows + take
         rows_left -= take
         bytes_left -= taken.bytes
         if take < piece.rows or rows_left <= 0 or bytes_left <= 0:
-            break
-    return position, rows
+            return position, rows
+    return end if rows else position, rows
 
 
 def count(log: Log, view: View, start: Position, end: Position) -> int:

@@ -331,7 +331,7 @@ def test_fixed_columns_are_checked_and_nothing_is_made(orders, options, words):
     assert orders.end("orders") == before
 
 
-@pytest.mark.parametrize("name", ["filterPushdown", "readCompacted", "mintTokens"])
+@pytest.mark.parametrize("name", ["filterPushdown", "mintTokens"])
 def test_what_is_not_offered_says_why(name):
     with pytest.raises(InvalidInput, match=rf"LEDGER_UNKNOWN_OPTION.*'{name}' is not offered: (Spark|this version)"):
         ReadOptions.parse({"topic": "t", name: "true"})

@@ -166,7 +166,9 @@ def check_limits_and_positions(log, view, wanted, rows):
     """A limited read takes exactly as many records as it says, wherever masked rows lie, and misses none."""
     position, done = scan.earliest(view), 0
     while done < len(wanted):
-        after, taken = scan.advance(log, view, position, view.head.end, max_rows=rows)
+        after, taken = scan.advance(
+            scan.slices(log, view, position, view.head.end), position, view.head.end, max_rows=rows
+        )
         assert taken == min(rows, len(wanted) - done)
         assert read_ids(log, position, after) == wanted[done : done + taken]
         assert scan.count(log, view, position, after) == taken
@@ -371,5 +373,7 @@ def test_a_position_inside_masked_rows_means_the_next_record(world):
     append_ids(log, [[("a", 5)]])
     append_ids(log, [[("a", 6), ("a", 1), ("a", 2), ("a", 7)]])
     assert read_ids(log, Position(0, 1, 1)) == read_ids(log, Position(0, 1, 3)) == [("a", 7, "")]
-    after, taken = scan.advance(log, log.view(), Position(0, 1, 0), log.view().head.end, max_rows=1)
+    end = log.view().head.end
+    pieces = scan.slices(log, log.view(), Position(0, 1, 0), end)
+    after, taken = scan.advance(pieces, Position(0, 1, 0), end, max_rows=1)
     assert (after, taken) == (Position(0, 1, 3), 1)  # one spelling: the next record's

@@ -49,7 +49,7 @@ def test_every_interval_is_half_open_and_complete(log):
 def test_a_row_limit_is_honest_entries_are_split(log, limit):
     view, at, steps = log.view(), Position(0, 0, 0), []
     while at < view.head.end:
-        after, rows = scan.advance(log, view, at, view.head.end, max_rows=limit)
+        after, rows = scan.advance(scan.slices(log, view, at, view.head.end), at, view.head.end, max_rows=limit)
         assert rows == sum(piece.rows for piece in scan.slices(log, view, at, after))
         if rows == 0:
             break
@@ -63,7 +63,7 @@ def test_a_byte_limit_is_honest_and_never_stops_the_stream(log):
     view, at, total = log.view(), Position(0, 0, 0), 0
     limit = 300
     for _ in range(200):
-        after, rows = scan.advance(log, view, at, view.head.end, max_bytes=limit)
+        after, rows = scan.advance(scan.slices(log, view, at, view.head.end), at, view.head.end, max_bytes=limit)
         stored = sum(piece.bytes for piece in scan.slices(log, view, at, after))
         assert rows == 1 or stored <= limit
         total, at = total + rows, after

@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_ledger import compaction
 from pyspark_ledger.datasource.options import ReadOptions
 from pyspark_ledger.datasource.planning import (
     LedgerPartition,
@@ -43,7 +44,11 @@ class LedgerBatchReader(DataSourceReader):
                 "starts and ends",
                 "LEDGER_INVALID_OPTION",
             )
-        parts = plan(log, list(slices(log, view, start, end)), self._options.min_partitions)
+        if self._options.read_compacted:
+            pieces = compaction.table(log, view, start, end)
+        else:
+            pieces = list(slices(log, view, start, end))
+        parts = plan(log, pieces, self._options.min_partitions)
         # Spark makes up a partition without a value when there is none.
         return list(parts) or [LedgerPartition(log.storage.uri, log.topic.uuid, log.topic.name, ())]
 

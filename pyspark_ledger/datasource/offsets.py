@@ -25,6 +25,8 @@ class Offset:
     start: Position | None = None  # ``from``: where this batch begins, if that is not where the last one ended
     revision: int = 0
     epoch: int = 0
+    generation: int | None = None  # with readCompacted: the batch reads from this one; 0: there was none yet
+    base: Position | None = None  # and skips tombstones before this: the reader never saw what they removed
 
     def to_json(self) -> dict[str, Any]:
         fields: dict[str, Any] = {
@@ -36,6 +38,8 @@ class Offset:
         }
         if self.start is not None:
             fields["from"] = str(self.start)
+        if self.generation is not None:
+            fields |= {"gen": self.generation, "base": str(self.base)}
         return dict(sorted(fields.items()))
 
 
@@ -53,7 +57,16 @@ def parse(offset: dict[str, Any], topic: Topic) -> Offset:
                 "LEDGER_NEWER_FORMAT",
             )
         start = Position.parse(offset["from"]) if "from" in offset else None
-        found = Offset(offset["topic"], Position.parse(offset["pos"]), start, offset["rev"], offset["epoch"])
+        base = Position.parse(offset["base"]) if "base" in offset else None
+        found = Offset(
+            offset["topic"],
+            Position.parse(offset["pos"]),
+            start,
+            offset["rev"],
+            offset["epoch"],
+            offset.get("gen"),
+            base,
+        )
     except (KeyError, TypeError) as error:
         raise InvalidInput(f"the checkpoint has an offset that is not a ledger's: {offset} ({error})") from None
     if found.uuid != topic.uuid:

@@ -23,7 +23,7 @@ BOTH = ("zookeeper", "zookeeper.password", "storage", "topic")
 READ = (
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "maxRowsPerTrigger",
     "maxBytesPerTrigger", "minRowsPerTrigger", "maxTriggerDelay", "columns", "minPartitions", "includeMetadata",
-    "failOnDataLoss", "subscription", "subscriptionType",
+    "failOnDataLoss", "subscription", "subscriptionType", "readCompacted",
 )  # fmt: skip
 WRITE = (
     "keyColumn", "versionColumn", "deduplication", "producerName", "producerColumn", "sequenceColumn", "sequenceId",
@@ -59,7 +59,6 @@ _REFUSED = {
     "filterpushdown": "Spark 4.3 keeps the filters that it pushed to a Python source in the DataFrame, and a later use "
     "of the same DataFrame without them silently misses rows",
     **dict.fromkeys(("tokencolumn", "tokengroup", "tokenfanout", "minttokens"), "this version has no tokens yet"),
-    "readcompacted": "this version has no compaction yet",
 }
 
 
@@ -114,6 +113,7 @@ class ReadOptions:
     fail_on_data_loss: bool
     subscription: str
     subscription_type: SubscriptionType
+    read_compacted: bool
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -142,6 +142,7 @@ class ReadOptions:
             fail_on_data_loss=take("failOnDataLoss", _boolean, True),
             subscription=take("subscription", _subscription, ""),
             subscription_type=take("subscriptionType", _one_of("exclusive", "failover"), "exclusive"),
+            read_compacted=take("readCompacted", _boolean, False),
         )
 
 

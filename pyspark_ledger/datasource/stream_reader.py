@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_ledger import scan
+from pyspark_ledger import compaction, scan
+from pyspark_ledger.compacted import Compacted
 from pyspark_ledger.datasource import offsets
 from pyspark_ledger.datasource.offsets import INITIAL, Offset
 from pyspark_ledger.datasource.options import ReadOptions
@@ -33,8 +35,10 @@ from pyspark_ledger.datasource.planning import (
 from pyspark_ledger.datasource.subscription import Place, Subscription
 from pyspark_ledger.errors import DataLoss
 from pyspark_ledger.log import Log, View
-from pyspark_ledger.position import Position
+from pyspark_ledger.position import EARLIEST, Position
 from pyspark_ledger.reader import POLL_S
+from pyspark_ledger.records import Generation
+from pyspark_ledger.scan import Slice
 
 logger = logging.getLogger(__name__)
 
@@ -93,15 +97,51 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         everything = isinstance(limit, ReadAllAvailable)
         if not everything and self._waits_for_more(log, view, begin, end):
             return nothing_new
-        position, rows = scan.advance(
-            log, view, begin, end,
-            None if everything else self._options.max_rows,
-            None if everything else self._options.max_bytes,
-        )  # fmt: skip
+        generation, base = self._compacted(view, at, place)
+        position, rows = self._advance(log, view, generation, begin, end, base, everything)
         if rows == 0:
             return nothing_new  # a ledger was sealed: another spelling of the same place
         self._last_batch_at = log.clock.monotonic()
-        return Offset(log.topic.uuid, position, place.start, place.revision, place.epoch).to_json()
+        planned = Offset(log.topic.uuid, position, place.start, place.revision, place.epoch)
+        if self._options.read_compacted:
+            planned = replace(planned, generation=generation.number if generation else 0, base=base)
+        return planned.to_json()
+
+    def _advance(
+        self,
+        log: Log,
+        view: View,
+        generation: Generation | None,
+        begin: Position,
+        end: Position,
+        base: Position,
+        everything: bool,
+    ) -> tuple[Position, int]:
+        max_rows, max_bytes = self._options.max_rows, self._options.max_bytes
+        if everything or (max_rows is None and max_bytes is None):
+            if generation is None or begin >= generation.horizon:
+                return end, scan.count(log, view, begin, end)
+            max_rows = max_bytes = None
+        pieces = compaction.read_through(log, view, generation, begin, end, base)
+
+        def end_of(piece: Slice) -> Position:
+            if piece.base is None or generation is None:
+                return piece.end
+            return Compacted(log.files, generation).position(piece, piece.stop)
+
+        return scan.advance(pieces, begin, end, max_rows, max_bytes, end_of)
+
+    def _compacted(self, view: View, at: Offset | None, place: Place) -> tuple[Generation | None, Position]:
+        """Which generation the next batch reads, and from where on its tombstones matter: a reader that begins with
+        a generation never saw what was deleted before its horizon, any other reader may have."""
+        if not self._options.read_compacted:
+            return None, EARLIEST
+        generation = compaction.newest(view)
+        if at is not None and at.base is not None and place.start is None:
+            return generation, at.base
+        if place.position == EARLIEST and at is None and generation is not None:
+            return generation, generation.horizon
+        return generation, place.position
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         log, view = self._current()
@@ -123,7 +163,9 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert begin is not None, f"the offset {end} does not say where its batch begins"
         if begin >= last.position or (self._subscription is not None and self._subscription.is_void(last)):
             return []
-        pieces = list(scan.slices(log, view, begin, last.position))
+        generation = self._generation(view, last.generation)
+        base = last.base or EARLIEST
+        pieces = list(compaction.read_through(log, view, generation, begin, last.position, base))
         return plan(log, pieces, self._options.min_partitions, last.revision, last.epoch)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -148,6 +190,8 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log = open_log(self._options, watch=True)
             check_asked_schema(log, self._schema, self._options)
             self._ending(log, log.view())
+            if self._options.read_compacted:
+                compaction.check_compactable(log)
             if self._options.subscription:
                 self._subscription = Subscription(
                     log,
@@ -166,6 +210,19 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = self._begin()
             return Place(begin, begin)
         return Place(at.position, None, at.revision, at.epoch)
+
+    def _generation(self, view: View, number: int | None) -> Generation | None:
+        """A batch reads wholly from the generation that its offset names."""
+        if not number:
+            return None
+        found = next((generation for generation in view.head.generations if generation.number == number), None)
+        if found is None:
+            raise DataLoss(
+                f"the batch was planned on generation {number} of the compacted topic, which has been collected since "
+                f"(there are {', '.join(str(g.number) for g in view.head.generations)}): start with a new checkpoint",
+                "LEDGER_GENERATION_GONE",
+            )
+        return found
 
     def _ending(self, log: Log, view: View) -> Position | None:
         """Where the options say the query ends. A time to which nothing was published yet is no end yet."""

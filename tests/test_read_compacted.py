@@ -1,0 +1,224 @@
+"""readCompacted through Spark's eyes: the current value of every key, then the tail, in one query (I9)."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_source import Query
+
+from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.errors import DataLoss, InvalidInput
+from pyspark_ledger.limits import Limits
+from pyspark_ledger.position import Position
+
+SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
+
+
+@pytest.fixture
+def client(namespace, storage_root) -> Iterator[LedgerClient]:
+    with LedgerClient(namespace, storage_root, limits=Limits(commits_per_ledger=5, index_fanout=3)) as client:
+        client.create_topic("t", SCHEMA, key="k")
+        yield client
+
+
+def put(client, *rows, topic="t"):
+    with client.producer(topic) as producer:
+        for key, value in rows:
+            producer.send({"k": key, "v": value})
+
+
+class Follower(Query):
+    """A readCompacted stream that keeps the map it has been told of."""
+
+    def __init__(self, client, topic="t", **options) -> None:
+        super().__init__(client, topic, readCompacted="true", **options)
+        self.map: dict[str, int] = {}
+        self.log: list[tuple[dict, dict, list]] = []
+
+    def rows(self, start, end):
+        parts = self.reader.partitions(start, end)
+        return [(r["k"], r["v"]) for part in parts for batch in self.reader.read(part) for r in batch.to_pylist()]
+
+    def step(self) -> bool:
+        start, end = self.plan()
+        if start == end:
+            return False
+        rows = self.rows(start, end)
+        self.log.append((start, end, rows))
+        for key, value in rows:
+            self.map.pop(key, None)
+            if value is not None:
+                self.map[key] = value
+        return True
+
+    def drain(self):
+        while self.step():
+            pass
+        return self.map
+
+
+def full(client, topic="t"):
+    found: dict[str, int] = {}
+    for record in client.reader(topic, end="latest"):
+        found.pop(record["k"], None)
+        if record["v"] is not None:
+            found[record["k"]] = record["v"]
+    return found
+
+
+def test_the_current_value_of_every_key_then_the_tail_with_no_gap_and_no_duplicate(client):
+    put(client, *[(f"k{n % 10}", n) for n in range(100)])
+    put(client, ("k3", None))
+    client.compact("t")
+    put(client, ("k4", 1000), ("k5", None))
+    query = Follower(client)
+    assert query.drain() == full(client)
+    assert sum(len(rows) for _, _, rows in query.log) == 9 + 2  # nine keys and the tail, not a hundred records
+    put(client, ("k6", 7))
+    assert query.drain() == full(client)
+    assert len(query.log[-1][2]) == 1
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7])
+def test_limits_hold_in_the_compacted_part_and_replays_are_exact_over_generations_I7(client, limit):
+    put(client, *[(f"k{n % 10}", n) for n in range(50)])
+    client.compact("t")
+    query = Follower(client, maxRowsPerTrigger=str(limit))
+    for round_ in range(3):
+        query.step()
+        put(client, (f"k{round_}", None), (f"new{round_}", round_))
+        client.compact("t")  # the rest of the read moves to another generation
+    assert query.drain() == full(client)
+    assert all(len(rows) <= limit for _, _, rows in query.log)
+    generations = [end["gen"] for _, end, _ in query.log]
+    assert generations == sorted(generations)
+    recent = [entry for entry in query.log if entry[1]["gen"] >= 2]
+    for start, end, rows in recent:  # the last three generations are kept
+        assert query.rows(start, end) == rows
+
+
+def test_a_batch_planned_on_a_generation_that_is_gone_is_an_error_by_name(client):
+    put(client, ("a", 1))
+    client.compact("t")
+    query = Follower(client)
+    query.step()
+    for value in range(4):
+        put(client, ("a", value))
+        client.compact("t")
+    with pytest.raises(DataLoss, match=r"LEDGER_GENERATION_GONE.*generation 1"):
+        Follower(client).rows(*query.log[0][:2])
+
+
+def test_a_reset_into_the_compacted_range_shows_every_deletion_since(client):
+    put(client, ("a", 1), ("b", 1), ("c", 1))
+    query = Follower(client, subscription="s")
+    query.drain()
+    put(client, ("a", None), ("b", 2))
+    client.compact("t")
+    client.cursor("t", "s").reset(Position(0, 0, 1))
+    assert query.drain() == full(client) == {"b": 2, "c": 1}
+    assert ("a", None) in query.log[-1][2]
+    query.reader.stop()
+
+
+def test_a_stream_without_a_key_is_refused(client):
+    client.create_topic("plain", SCHEMA)
+    with pytest.raises(InvalidInput, match="LEDGER_NOT_COMPACTABLE"):
+        Follower(client, "plain")
+
+
+ACTS = st.lists(
+    st.one_of(
+        st.lists(st.tuples(st.sampled_from("abcd"), st.one_of(st.none(), st.integers(0, 9))), min_size=1, max_size=4),
+        st.sampled_from(["compact", "step", "step", "start", "gc"]),
+    ),
+    max_size=20,
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(acts=ACTS, limit=st.integers(1, 3))
+def test_readers_that_start_anywhere_and_cross_any_generations_end_with_the_full_map_I9(client, acts, limit):
+    topic = f"t-{secrets.token_hex(8)}"
+    client.create_topic(topic, SCHEMA, key="k")
+    put(client, ("a", 0), topic=topic)
+    readers = [Follower(client, topic, maxRowsPerTrigger=str(limit))]
+    for act in acts:
+        if act == "compact":
+            client.compact(topic)
+        elif act == "gc":
+            client.gc(topic)
+        elif act == "start":
+            readers.append(Follower(client, topic, maxRowsPerTrigger=str(limit)))
+        elif act == "step":
+            for reader in readers:
+                reader.step()
+        else:
+            put(client, *act, topic=topic)
+    for reader in readers:
+        assert reader.drain() == full(client, topic)
+
+
+# -- on real Spark ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_a_batch_read_is_the_topic_as_a_table(spark, client):
+    put(client, *[(f"k{n % 10}", n) for n in range(100)], (None, 5))
+    read = spark.read.format("ledger").option("zookeeper", client.zookeeper)
+
+    def table():
+        rows = read.option("readCompacted", "true").load("t").collect()
+        assert len(rows) == len(full(client))  # each key once, and the one record without a key
+        return {row["k"]: row["v"] for row in rows if row["k"] is not None}
+
+    wanted = {key: value for key, value in full(client).items() if key is not None}
+    assert table() == wanted  # also before the first compaction
+    client.compact("t")
+    put(client, ("k1", None), ("k2", 500), ("k2", 501))
+    wanted = {key: value for key, value in full(client).items() if key is not None}
+    assert table() == wanted
+    frame = read.option("readCompacted", "true").option("includeMetadata", "true").load("t")
+    places = {row["k"]: row["_metadata"] for row in frame.where("k IN ('k2', 'k9')").collect()}
+    assert (places["k9"]["index"], places["k9"]["topic"]) == (99, "t")
+    records = {str(r.position): r for r in client.reader("t", end="latest")}
+    for key, place in places.items():
+        record = records[f"{place['ledgerId']}:{place['entryId']}:{place['index']}"]
+        assert (record["k"], record.publish_time.timestamp()) == (key, place["publishTime"].timestamp())
+
+
+@pytest.mark.spark
+def test_compaction_while_a_writer_and_a_compacted_stream_run_I9(spark, client, tmp_path):
+    put(client, *[(f"k{n % 50}", n) for n in range(500)])
+    client.compact("t")
+    source = spark.readStream.format("ledger").option("zookeeper", client.zookeeper).option("readCompacted", "true")
+    sink = source.option("maxRowsPerTrigger", "40").load("t").writeStream.format("ledger")
+    query = sink.option("zookeeper", client.zookeeper).option("checkpointLocation", str(tmp_path / "c")).start("copy")
+    stop = threading.Event()
+
+    def compact_again_and_again():
+        with LedgerClient(client.zookeeper) as other:
+            while not stop.wait(2.5):
+                other.compact("t")
+
+    compactor = threading.Thread(target=compact_again_and_again)
+    compactor.start()
+    try:
+        for n in range(40):
+            put(client, (f"k{n}", None if n % 3 == 0 else 1000 + n), (f"late{n % 7}", n))
+            time.sleep(0.1)
+    finally:
+        stop.set()
+        compactor.join()
+    client.compact("t")
+    query.processAllAvailable()
+    query.stop()
+    assert full(client, "copy") == full(client)
+    assert client.compaction("t").generation >= 2
