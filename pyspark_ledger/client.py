@@ -172,11 +172,19 @@ class LedgerClient:
             raise InvalidInput(f"topic '{topic}' knows no producer '{name}': {known}", "LEDGER_PRODUCER_NOT_FOUND")
         append.append(log, append.Batch(id=self._clock.new_id(), producer=name, forget=True))
 
-    def compact(self, topic: str, progress: compaction.Progress = lambda *_: None) -> CompactionStats | None:
+    def compact(
+        self,
+        topic: str,
+        progress: compaction.Progress = lambda *_: None,
+        *,
+        read_rate: float | None = None,
+        write_rate: float | None = None,
+    ) -> CompactionStats | None:
         """Writes the last record of every key to a compacted ledger, for readers with readCompacted. Incremental: reads
-        the last generation and what was written since. ``progress`` is called with phase, records done and total."""
+        the last generation and what was written since. ``progress`` is called with phase, records done and total; the
+        rates are records per second at most."""
         log = self.log(topic)
-        compaction.compact(log, progress)
+        compaction.compact(log, progress, read_rate, write_rate)
         return compaction.stats(log)
 
     def compaction(self, topic: str) -> CompactionStats | None:

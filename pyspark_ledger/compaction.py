@@ -28,6 +28,7 @@ from pyspark_ledger.position import EARLIEST, Position
 from pyspark_ledger.reader import Rows, read_slice
 from pyspark_ledger.records import FileRef, Generation
 from pyspark_ledger.scan import Slice
+from pyspark_ledger.storage import Storage
 
 logger = logging.getLogger(__name__)
 
@@ -35,26 +36,50 @@ FILE_ROWS = 8 << 20  # a generation of more is several files, readable in parall
 Progress = Callable[[str, int, int], None]  # phase, records done, of how many
 
 
-def compact(log: Log, progress: Progress = lambda *_: None) -> Generation | None:
-    """One run; None if nothing was written since the last one."""
+def compact(
+    log: Log,
+    progress: Progress = lambda *_: None,
+    read_rate: float | None = None,
+    write_rate: float | None = None,
+) -> Generation | None:
+    """One run; None if nothing was written since the last one. Rates are records per second."""
     view = log.refresh(sync=True)
     previous = newest(view)
     if view.head.records == (previous.read if previous else 0):
         return None
     check_compactable(log)
     pieces = list(sources(log, view, EARLIEST, view.head.end, EARLIEST))
-    survivors = survivors_of(log, view, pieces, progress)
-    bounds, size = _write(log, view, pieces, survivors, progress)
+    survivors = survivors_of(log, view, pieces, _throttled(log, progress, read_rate))
+    bounds = write(log, view, pieces, survivors, _throttled(log, progress, write_rate))
+    return publish(log, view, bounds)
+
+
+def _throttled(log: Log, progress: Progress, rate: float | None) -> Progress:
+    """Tells progress, and waits where the work is ahead of its rate."""
+    started = log.clock.monotonic()
+
+    def told(phase: str, done: int, total: int) -> None:
+        progress(phase, done, total)
+        if rate is not None:
+            log.clock.sleep(max(0.0, done / rate - (log.clock.monotonic() - started)))
+
+    return told
+
+
+def publish(log: Log, view: View, bounds: list[Bound]) -> Generation:
+    """Names what was written in the head. ``view`` is the picture that was compacted."""
+    previous = newest(view)
+    files = list(dict.fromkeys(bound.file for bound in bounds))
     generation = Generation(
         number=previous.number + 1 if previous else 1,
         horizon=view.head.end,
         manifest=stage_manifest(log.files, bounds, view.head.gc_epoch),
-        records=len(survivors.records) + len(survivors.tombstones),
-        bytes=size,
+        records=sum(bound.rows for bound in bounds),
+        bytes=sum(file.length for file in files),
         read=view.head.records,
         finished_ms=log.clock.now_ms(),
     )
-    _publish(log, generation, [bound.file for bound in bounds])
+    _publish(log, generation, files)
     logger.info(
         "compacted topic=%s generation=%d horizon=%s records=%d of %d", log.topic.name, generation.number,
         generation.horizon, generation.records, generation.read,
@@ -175,28 +200,30 @@ class _Rows:
         return pc.subtract(run, start)
 
 
-def _write(
-    log: Log, view: View, pieces: list[Slice], survivors: Survivors, progress: Progress
-) -> tuple[list[Bound], int]:
-    writer = _Writer(log, view)
+def write(
+    log: Log, view: View, pieces: list[Slice], survivors: Survivors, progress: Progress = lambda *_: None
+) -> list[Bound]:
+    """Copies the survivors of some pieces into compacted files."""
+    target = pa.schema([*log.schema(view.head.schema_id), *schemas.HIDDEN])
+    writer = _Writer(log.storage, log.topic.uuid, view.head.gc_epoch, target)
     records, tombstones = _Rows(survivors.records), _Rows(survivors.tombstones)
     row, total = 0, len(survivors.records) + len(survivors.tombstones)
     for piece in pieces:
         wanted = records.take(row, row + piece.rows), tombstones.take(row, row + piece.rows)
         row += piece.rows
         if len(wanted[0]) or len(wanted[1]):
-            for batch in _survivors_in(log, piece, writer.schema, _Rows(wanted[0]), _Rows(wanted[1])):
+            for batch in _survivors_in(log.storage, log.topic.uuid, piece, target, _Rows(wanted[0]), _Rows(wanted[1])):
                 writer.write(batch)
                 progress("writing", writer.rows, total)
     return writer.close()
 
 
 def _survivors_in(
-    log: Log, piece: Slice, schema: pa.Schema, records: _Rows, tombstones: _Rows
+    storage: Storage, uuid: str, piece: Slice, schema: pa.Schema, records: _Rows, tombstones: _Rows
 ) -> Iterator[pa.RecordBatch]:
     payload = pa.schema([field for field in schema if field.name not in schemas.HIDDEN.names])
     row = 0
-    for rows in read_slice(log.storage, log.topic.uuid, piece, payload, with_ids=True):
+    for rows in read_slice(storage, uuid, piece, payload, with_ids=True):
         count = rows.batch.num_rows
         kept, gone = records.take(row, row + count), tombstones.take(row, row + count)
         row += count
@@ -213,12 +240,10 @@ def _survivors_in(
 class _Writer:
     """Large batches, and what the manifest says of each."""
 
-    def __init__(self, log: Log, view: View) -> None:
-        self._log, self._epoch = log, view.head.gc_epoch
-        self.schema = pa.schema([*log.schema(view.head.schema_id), *schemas.HIDDEN])
+    def __init__(self, storage: Storage, uuid: str, epoch: int, schema: pa.Schema) -> None:
+        self._storage, self._uuid, self._epoch, self._schema = storage, uuid, epoch, schema
         self.rows = 0
         self._bounds: list[Bound] = []
-        self._size = 0
         self._pending: list[pa.RecordBatch] = []
         self._open: EntryWriter | None = None
         self._open_bounds: list[tuple[int, int, Position]] = []
@@ -241,7 +266,7 @@ class _Writer:
 
     def _write_batch(self, batch: pa.RecordBatch) -> None:
         if self._open is None:
-            self._open = EntryWriter(self._log.storage, self._log.topic.uuid, self._epoch, self.schema, "zstd")
+            self._open = EntryWriter(self._storage, self._uuid, self._epoch, self._schema, "zstd")
         done = sum(rows for _, rows, _ in self._open_bounds)
         names = (schemas.LEDGER, schemas.ENTRY, schemas.INDEX)
         first = Position(*(batch.column(name)[0].as_py() for name in names))
@@ -257,14 +282,13 @@ class _Writer:
         entry = self._open.close()
         assert entry is not None
         self._bounds += [Bound(entry.file, entry.records, *bound) for bound in self._open_bounds]
-        self._size += entry.bytes
         self._open, self._open_bounds = None, []
 
-    def close(self) -> tuple[list[Bound], int]:
+    def close(self) -> list[Bound]:
         if self._pending:
             self._end_batch()
         self._end_file()
-        return self._bounds, self._size
+        return self._bounds
 
 
 # -- publishing -------------------------------------------------------------------------------------------------

@@ -3,11 +3,14 @@
 Rows are numbered in the order of the log. A tombstone removes its key and everything before it. Of what comes after it
 the last row counts, or, with versions, the highest version, and of equal ones the last. Rows without a key all count.
 
-The fold works in batches and keeps at most two rows per key, whatever the length of the log.
+The fold works in batches and keeps at most two rows per key, whatever the length of the log, and of those a bounded
+number in memory.
 """
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -17,6 +20,7 @@ import pyarrow.types as pat
 from pyspark_ledger.errors import InvalidInput
 
 _MERGE_ROWS = 1 << 20  # so much is gathered before it is folded in
+_SPILL_ROWS = 2 << 20  # keys that are held in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +32,15 @@ class Survivors:
 
 
 class Fold:
+    """Rows go in as they are in the log; with more keys than fit in memory, sorted runs of them go to files."""
+
     def __init__(self, *, versioned: bool = False) -> None:
         self._versioned = versioned
         self._keyless: list[pa.Array] = []
         self._state: pa.Table | None = None
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
+        self._spill = _Spill()
 
     def add(self, key: pa.Array, row: pa.Array, tombstone: pa.Array, version: pa.Array | None = None) -> None:
         """Some rows, each after all that were added before."""
@@ -46,42 +53,86 @@ class Fold:
         if self._versioned:
             assert version is not None
             columns["version"] = version
-        self._pending.append(self._reduced(pa.table(columns)))
-        self._pending_rows += self._pending[-1].num_rows
+        self._pending.append(pa.table(columns))
+        self._pending_rows += len(row)
         known = 0 if self._state is None else self._state.num_rows
         if self._pending_rows >= max(_MERGE_ROWS, known // 2):
             self._merge()
 
-    def survivors(self) -> Survivors:
-        self._merge()
-        assert self._state is not None
-        gone, row = _flat(self._state["tombstone"]), _flat(self._state["row"])
-        records = pa.concat_arrays([row.filter(pc.invert(gone)), *self._keyless])
-        return Survivors(_sorted(records), _sorted(self._last_words()))
-
-    def _last_words(self) -> pa.Array:
-        """Tombstones of keys that are still gone."""
-        assert self._state is not None
-        gone = self._state.filter(self._state["tombstone"])
-        if self._versioned:
-            alive = self._state.filter(pc.invert(self._state["tombstone"]))["key"]
-            gone = gone.filter(pc.invert(pc.is_in(gone["key"], value_set=_flat(alive))))
-        return _flat(gone["row"])
-
     def _merge(self) -> None:
         parts = [*([] if self._state is None else [self._state]), *self._pending]
-        if len(parts) > 1:
-            self._state = self._reduced(pa.concat_tables(parts))
-        elif parts:
-            self._state = parts[0]
-        else:
-            self._state = pa.table(
-                {"key": pa.nulls(0), "row": pa.array([], pa.int64()), "tombstone": pa.array([], pa.bool_())}
-            )
         self._pending, self._pending_rows = [], 0
+        if parts:
+            self._state = self._reduced(pa.concat_tables(parts))
+            if self._state.num_rows > _SPILL_ROWS:
+                self._spill.add(self._state)
+                self._state = None
+
+    def survivors(self) -> Survivors:
+        self._merge()
+        if self._spill.runs and self._state is not None:
+            self._spill.add(self._state)
+            self._state = None
+        records, tombstones = list(self._keyless), []
+        for part in self._spill.ranges() if self._spill.runs else [self._state]:
+            if part is not None:
+                kept, gone = self._split(self._reduced(part))
+                records.append(kept)
+                tombstones.append(gone)
+        self._spill.close()
+        return Survivors(_sorted(records), _sorted(tombstones))
+
+    def _split(self, state: pa.Table) -> tuple[pa.Array, pa.Array]:
+        """The rows that count, and the tombstones of keys that have none."""
+        gone = state.filter(state["tombstone"])
+        alive = state.filter(pc.invert(state["tombstone"]))
+        if self._versioned:
+            gone = gone.filter(pc.invert(pc.is_in(gone["key"], value_set=_flat(alive["key"]))))
+        return _flat(alive["row"]), _flat(gone["row"])
 
     def _reduced(self, rows: pa.Table) -> pa.Table:
         return _best_versions(rows) if self._versioned else _last_rows(rows)
+
+
+class _Spill:
+    """Runs in files, each sorted by key, read back one range of keys at a time."""
+
+    def __init__(self) -> None:
+        self.runs: list[pa.Table] = []
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def add(self, run: pa.Table) -> None:
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="ledger-fold-")
+        path = f"{self._folder.name}/{len(self.runs)}.arrow"
+        ordered = run.take(pc.sort_indices(run, [("key", "ascending")])).combine_chunks()
+        with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, ordered.schema) as writer:
+            writer.write_table(ordered)
+        self.runs.append(pa.ipc.open_file(pa.memory_map(path)).read_all())
+
+    def ranges(self) -> Iterator[pa.Table]:
+        """Every key in one range, every range small enough to fold."""
+        starts = [0] * len(self.runs)
+        for bound in (*self._bounds(), None):
+            stops = [run.num_rows if bound is None else _count_below(run["key"], bound) for run in self.runs]
+            yield pa.concat_tables(
+                [run.slice(start, stop - start) for run, start, stop in zip(self.runs, starts, stops, strict=True)]
+            )
+            starts = stops
+
+    def _bounds(self) -> list[pa.Scalar]:
+        """Keys that cut the whole into ranges of about the same size."""
+        total = sum(run.num_rows for run in self.runs)
+        every = max(1, _SPILL_ROWS // 64)
+        sample = pa.concat_arrays([_flat(run["key"]).take(pa.arange(0, run.num_rows, every)) for run in self.runs])
+        ordered = sample.take(pc.array_sort_indices(sample)).unique()
+        wanted = min(-(-total // _SPILL_ROWS), len(ordered))
+        return [ordered[len(ordered) * number // wanted] for number in range(1, wanted)]
+
+    def close(self) -> None:
+        self.runs = []
+        if self._folder is not None:
+            self._folder.cleanup()
 
 
 def _last_rows(rows: pa.Table) -> pa.Table:
@@ -138,7 +189,12 @@ def check_key(kind: pa.DataType, key: str, topic: str) -> None:
         )
 
 
-def _sorted(rows: pa.Array) -> pa.Array:
+def _count_below(keys: pa.ChunkedArray, bound: pa.Scalar) -> int:
+    return int(pc.sum(pc.less(keys, bound)).as_py() or 0)
+
+
+def _sorted(parts: list[pa.Array]) -> pa.Array:
+    rows = pa.concat_arrays([pa.array([], pa.int64()), *parts])
     return rows.take(pc.array_sort_indices(rows))
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pyspark_ledger import append as protocol
 from pyspark_ledger import compaction, gc, scan, topics
+from pyspark_ledger.clock import SeededClock
 from pyspark_ledger.compacted import Compacted, files_of
 from pyspark_ledger.compaction import compact, sources, survivors_of
 from pyspark_ledger.entryfile import EntryWriter
@@ -23,8 +24,8 @@ SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("version", pa.int64(
 
 
 class Keyed(World):
-    def __init__(self, folder, version_column="") -> None:
-        super().__init__(folder)
+    def __init__(self, folder, version_column="", **options) -> None:
+        super().__init__(folder, **options)
         self.topic = topics.create_topic(self.metadata(), "keyed", SCHEMA, key="k", version_column=version_column)
 
     def put(self, log: Log, *rows) -> None:
@@ -110,16 +111,16 @@ def test_horizon_and_generation_only_grow_and_an_overtaken_compactor_changes_not
 ):
     log, other = world.log(), world.log()
     world.put(log, ("a", 1))
-    write = compaction._write
+    write = compaction.write
 
     def slow(*arguments):
         written = write(*arguments)
-        monkeypatch.setattr(compaction, "_write", write)
+        monkeypatch.setattr(compaction, "write", write)
         world.put(other, ("a", 2))
         compact(other)
         return written
 
-    monkeypatch.setattr(compaction, "_write", slow)
+    monkeypatch.setattr(compaction, "write", slow)
     with pytest.raises(Conflict, match="LEDGER_COMPACTION_FENCED"):
         compact(log)
     (generation,) = world.log().view().head.generations
@@ -170,6 +171,17 @@ def test_old_generations_are_kept_for_planned_batches_and_then_collected(world):
         gc.collect(world.log())
     files = len(world.files())
     assert files < 8 + 3 * 2 + 12  # entries, the kept generations with their manifests, index files
+
+
+def test_progress_is_told_and_rates_are_kept(tmp_path):
+    world = Keyed(tmp_path, clock=SeededClock())
+    log = world.log()
+    world.put(log, *[(f"k{n}", n) for n in range(100)])
+    told = []
+    before = world.clock.monotonic()
+    compact(log, lambda *step: told.append(step), read_rate=10, write_rate=20)
+    assert told == [("reading", 100, 100), ("writing", 100, 100)]
+    assert world.clock.monotonic() - before == pytest.approx(10 + 5)
 
 
 def test_a_topic_without_a_key_or_with_a_nested_one_is_refused(tmp_path):

@@ -33,9 +33,10 @@ def model(rows, versioned):
     return records, sorted(row for key, row in gone.items() if key not in values)
 
 
-@given(ROWS, st.booleans(), st.lists(st.integers(0, 40), max_size=5), st.integers(1, 10))
-def test_a_fold_is_the_models_however_it_is_cut(rows, versioned, cuts, merge_rows):
-    before, fold._MERGE_ROWS = fold._MERGE_ROWS, merge_rows
+@given(ROWS, st.booleans(), st.lists(st.integers(0, 40), max_size=5), st.integers(1, 10), st.integers(1, 10))
+def test_a_fold_is_the_models_however_it_is_cut_and_spilled(rows, versioned, cuts, merge_rows, spill_rows):
+    before = fold._MERGE_ROWS, fold._SPILL_ROWS
+    fold._MERGE_ROWS, fold._SPILL_ROWS = merge_rows, spill_rows
     try:
         folded = Fold(versioned=versioned)
         bounds = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
@@ -49,7 +50,7 @@ def test_a_fold_is_the_models_however_it_is_cut(rows, versioned, cuts, merge_row
             )
         found = folded.survivors()
     finally:
-        fold._MERGE_ROWS = before
+        fold._MERGE_ROWS, fold._SPILL_ROWS = before
     assert (found.records.to_pylist(), found.tombstones.to_pylist()) == model(rows, versioned)
 
 
