@@ -28,7 +28,7 @@ from pyspark_ledger.position import EARLIEST, Position
 from pyspark_ledger.reader import Rows, read_slice
 from pyspark_ledger.records import FileRef, Generation
 from pyspark_ledger.scan import Slice
-from pyspark_ledger.storage import Storage
+from pyspark_ledger.storage import Storage, open_storage
 
 logger = logging.getLogger(__name__)
 
@@ -43,15 +43,51 @@ def compact(
     write_rate: float | None = None,
 ) -> Generation | None:
     """One run; None if nothing was written since the last one. Rates are records per second."""
+    work = begin(log)
+    if work is None:
+        return None
+    survivors = survivors_of(work, _throttled(log, progress, read_rate))
+    return publish(log, work, write(work, survivors, _throttled(log, progress, write_rate)))
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be folded: some pieces of a topic up to a fixed end. Needs no ZooKeeper, so it can go to executors."""
+
+    storage: str
+    uuid: str
+    epoch: int
+    schema: pa.Schema
+    key: str
+    version: str
+    pieces: tuple[Slice, ...]
+    horizon: Position
+    read: int
+    generation: int
+
+    @property
+    def target(self) -> pa.Schema:
+        """Of compacted files."""
+        return pa.schema([*self.schema, *schemas.HIDDEN])
+
+
+def begin(log: Log) -> Work | None:
+    """Everything up to now; None if nothing was written since the last compaction."""
     view = log.refresh(sync=True)
     previous = newest(view)
     if view.head.records == (previous.read if previous else 0):
         return None
+    return work_of(log, view, EARLIEST, view.head.end)
+
+
+def work_of(log: Log, view: View, start: Position, end: Position) -> Work:
     check_compactable(log)
-    pieces = list(sources(log, view, EARLIEST, view.head.end, EARLIEST))
-    survivors = survivors_of(log, view, pieces, _throttled(log, progress, read_rate))
-    bounds = write(log, view, pieces, survivors, _throttled(log, progress, write_rate))
-    return publish(log, view, bounds)
+    previous = newest(view)
+    return Work(
+        log.storage.uri, log.topic.uuid, view.head.gc_epoch, log.schema(view.head.schema_id), log.topic.key,
+        log.topic.version_column, tuple(sources(log, view, start, end, EARLIEST)), end, view.head.records,
+        previous.number + 1 if previous else 1,
+    )  # fmt: skip
 
 
 def _throttled(log: Log, progress: Progress, rate: float | None) -> Progress:
@@ -66,17 +102,16 @@ def _throttled(log: Log, progress: Progress, rate: float | None) -> Progress:
     return told
 
 
-def publish(log: Log, view: View, bounds: list[Bound]) -> Generation:
-    """Names what was written in the head. ``view`` is the picture that was compacted."""
-    previous = newest(view)
+def publish(log: Log, work: Work, bounds: list[Bound]) -> Generation:
+    """Names what was written in the head."""
     files = list(dict.fromkeys(bound.file for bound in bounds))
     generation = Generation(
-        number=previous.number + 1 if previous else 1,
-        horizon=view.head.end,
-        manifest=stage_manifest(log.files, bounds, view.head.gc_epoch),
+        number=work.generation,
+        horizon=work.horizon,
+        manifest=stage_manifest(log.files, bounds, work.epoch),
         records=sum(bound.rows for bound in bounds),
         bytes=sum(file.length for file in files),
-        read=view.head.records,
+        read=work.read,
         finished_ms=log.clock.now_ms(),
     )
     _publish(log, generation, files)
@@ -92,12 +127,14 @@ def newest(view: View) -> Generation | None:
 
 
 def check_compactable(log: Log) -> None:
-    if not log.topic.key:
+    topic = log.topic
+    if not topic.key:
         raise InvalidInput(
-            f"topic '{log.topic.name}' has no key, so every record would stay: a topic gets its key when it is made "
+            f"topic '{topic.name}' has no key, so every record would stay: a topic gets its key when it is made "
             "(option keyColumn)",
             "LEDGER_NOT_COMPACTABLE",
         )
+    fold.check_key(log.schema(log.view().head.schema_id).field(topic.key).type, topic.key, topic.name)
 
 
 def read_through(
@@ -113,10 +150,9 @@ def read_through(
 
 def table(log: Log, view: View, start: Position, end: Position) -> list[Slice]:
     """The topic as a table, as of ``end``: every key once, and the records without one. Folds without writing."""
-    check_compactable(log)
-    pieces = list(sources(log, view, start, end, EARLIEST))
-    records, row, kept = _Rows(survivors_of(log, view, pieces).records), 0, []
-    for piece in pieces:
+    work = work_of(log, view, start, end)
+    records, row, kept = _Rows(survivors_of(work).records), 0, []
+    for piece in work.pieces:
         chosen = records.take(row, row + piece.rows)
         row += piece.rows
         if len(chosen):
@@ -142,41 +178,39 @@ def sources(log: Log, view: View, start: Position, end: Position, base: Position
 # -- phase one --------------------------------------------------------------------------------------------------
 
 
-def survivors_of(log: Log, view: View, pieces: list[Slice], progress: Progress = lambda *_: None) -> Survivors:
+def survivors_of(work: Work, progress: Progress = lambda *_: None) -> Survivors:
     """Which rows count, numbered over all pieces in order."""
-    topic, schema = log.topic, log.schema(view.head.schema_id)
-    fold.check_key(schema.field(topic.key).type, topic.key, topic.name)
-    folding, row, total = Fold(versioned=bool(topic.version_column)), 0, sum(piece.rows for piece in pieces)
-    for piece in pieces:
-        for rows, tombstone in _with_tombstones(log, piece, schema):
-            key = rows.batch.column(topic.key)
-            version = rows.batch.column(topic.version_column) if topic.version_column else None
+    folding, row, total = Fold(versioned=bool(work.version)), 0, sum(piece.rows for piece in work.pieces)
+    for piece in work.pieces:
+        for key, tombstone, version in keys_of(work, piece):
             folding.add(key, pa.arange(row, row + len(key)), tombstone, version)
             row += len(key)
             progress("reading", row, total)
     return folding.survivors()
 
 
-def _with_tombstones(log: Log, piece: Slice, schema: pa.Schema) -> Iterator[tuple[Rows, pa.Array]]:
-    """Keys and versions, and which rows are tombstones. Most pieces have none, and one column is enough to know."""
-    key, version = log.topic.key, log.topic.version_column
-    names = [name for name in (key, version) if name]
-    values = sorted(
-        (name for name in schema.names if name not in names), key=lambda name: _width(schema.field(name).type)
-    )
+def keys_of(work: Work, piece: Slice) -> Iterator[tuple[pa.Array, pa.Array, pa.Array | None]]:
+    """Keys, which rows are tombstones, and versions."""
+    for rows, tombstone in _with_tombstones(work, piece):
+        yield rows.batch.column(work.key), tombstone, rows.batch.column(work.version) if work.version else None
+
+
+def _with_tombstones(work: Work, piece: Slice) -> Iterator[tuple[Rows, pa.Array]]:
+    """Most pieces have no tombstone, and one column is enough to know."""
+    storage, schema = open_storage(work.storage), work.schema
+    names = [name for name in (work.key, work.version) if name]
+    values = sorted((n for n in schema.names if n not in names), key=lambda name: _width(schema.field(name).type))
     wanted = pa.schema([schema.field(name) for name in (*names, *values[:1])])
-    for rows in read_slice(log.storage, log.topic.uuid, piece, wanted):
+    for rows in read_slice(storage, work.uuid, piece, wanted):
         if piece.base is not None:
             yield rows, rows.stored.column(schemas.TOMBSTONE)
-        elif not values or not fold.tombstones(rows.batch, key, version).true_count:
-            yield rows, pa.repeat(False, rows.batch.num_rows)
-        elif len(values) == 1:
-            yield rows, fold.tombstones(rows.batch, key, version)
-        else:
-            first, count = rows.indexes[0].as_py(), rows.indexes[-1].as_py() + 1
-            again = replace(piece, start=first, stop=count)
-            whole = pa.Table.from_batches([r.batch for r in read_slice(log.storage, log.topic.uuid, again, schema)])
-            yield rows, fold.tombstones(whole.combine_chunks().to_batches()[0], key, version)
+            continue
+        suspects = fold.tombstones(rows.batch, work.key, work.version)
+        if len(values) > 1 and suspects.true_count:
+            again = replace(piece, start=rows.indexes[0].as_py(), stop=rows.indexes[-1].as_py() + 1)
+            whole = pa.concat_batches([r.batch for r in read_slice(storage, work.uuid, again, schema)])
+            suspects = fold.tombstones(whole, work.key, work.version)
+        yield rows, suspects
 
 
 def _width(kind: pa.DataType) -> int:
@@ -200,41 +234,37 @@ class _Rows:
         return pc.subtract(run, start)
 
 
-def write(
-    log: Log, view: View, pieces: list[Slice], survivors: Survivors, progress: Progress = lambda *_: None
-) -> list[Bound]:
-    """Copies the survivors of some pieces into compacted files."""
-    target = pa.schema([*log.schema(view.head.schema_id), *schemas.HIDDEN])
-    writer = _Writer(log.storage, log.topic.uuid, view.head.gc_epoch, target)
+def write(work: Work, survivors: Survivors, progress: Progress = lambda *_: None) -> list[Bound]:
+    """Copies survivors into compacted files."""
+    storage = open_storage(work.storage)
+    writer = _Writer(storage, work.uuid, work.epoch, work.target)
     records, tombstones = _Rows(survivors.records), _Rows(survivors.tombstones)
     row, total = 0, len(survivors.records) + len(survivors.tombstones)
-    for piece in pieces:
-        wanted = records.take(row, row + piece.rows), tombstones.take(row, row + piece.rows)
+    for piece in work.pieces:
+        kept, gone = records.take(row, row + piece.rows), tombstones.take(row, row + piece.rows)
         row += piece.rows
-        if len(wanted[0]) or len(wanted[1]):
-            for batch in _survivors_in(log.storage, log.topic.uuid, piece, target, _Rows(wanted[0]), _Rows(wanted[1])):
+        if len(kept) or len(gone):
+            for batch in _survivors_in(storage, work, piece, _Rows(kept), _Rows(gone)):
                 writer.write(batch)
                 progress("writing", writer.rows, total)
     return writer.close()
 
 
 def _survivors_in(
-    storage: Storage, uuid: str, piece: Slice, schema: pa.Schema, records: _Rows, tombstones: _Rows
+    storage: Storage, work: Work, piece: Slice, records: _Rows, tombstones: _Rows
 ) -> Iterator[pa.RecordBatch]:
-    payload = pa.schema([field for field in schema if field.name not in schemas.HIDDEN.names])
     row = 0
-    for rows in read_slice(storage, uuid, piece, payload, with_ids=True):
+    for rows in read_slice(storage, work.uuid, piece, work.schema, with_ids=True):
         count = rows.batch.num_rows
         kept, gone = records.take(row, row + count), tombstones.take(row, row + count)
         row += count
         chosen = pa.concat_arrays([kept, gone])
         order = pc.array_sort_indices(chosen)
         chosen = chosen.take(order)
-        hidden = [*rows.places(), *rows.ids()]
         flags = pa.concat_arrays([pa.repeat(False, len(kept)), pa.repeat(True, len(gone))]).take(order)
-        columns = [column.take(chosen) for column in (*rows.batch.columns, *hidden)]
+        columns = [column.take(chosen) for column in (*rows.batch.columns, *rows.places(), *rows.ids())]
         if len(chosen):
-            yield pa.RecordBatch.from_arrays([*columns, flags], schema=schema)
+            yield pa.RecordBatch.from_arrays([*columns, flags], schema=work.target)
 
 
 class _Writer:

@@ -12,7 +12,7 @@ from pyspark_ledger import append as protocol
 from pyspark_ledger import compaction, gc, scan, topics
 from pyspark_ledger.clock import SeededClock
 from pyspark_ledger.compacted import Compacted, files_of
-from pyspark_ledger.compaction import compact, sources, survivors_of
+from pyspark_ledger.compaction import compact, sources
 from pyspark_ledger.entryfile import EntryWriter
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.log import Log
@@ -267,10 +267,7 @@ def test_a_compacted_read_ends_with_the_map_of_a_full_read_and_a_live_one_sees_e
 def table(log):
     """The topic as a table: folded to its end without writing anything."""
     view = log.refresh(sync=True)
-    pieces = list(sources(log, view, EARLIEST, view.head.end, EARLIEST))
-    kept = set(survivors_of(log, view, pieces).records.to_pylist()) if pieces else set()
-    rows = rows_of(log, pieces)
-    found = [row for number, row in enumerate(rows) if number in kept]
+    found = rows_of(log, compaction.table(log, view, EARLIEST, view.head.end))
     keyed = [key for _, key, _ in found if key is not None]
     assert len(keyed) == len(set(keyed)), "each key once"
     return {key: value for _, key, value in found if key is not None}

@@ -45,6 +45,12 @@ class Follower(Query):
     def __init__(self, client, **options) -> None:
         super().__init__(client, subscription="s", **{"maxRowsPerTrigger": "4", **options})
 
+    def plan(self, limit=None) -> tuple[dict, dict]:
+        self.reader._log().refresh(sync=True)  # else a watch says so, a moment later
+        if self.reader._subscription is not None:
+            self.reader._subscription._attachment.node.refresh(sync=True)
+        return super().plan(limit)
+
     def stop(self) -> None:
         self.reader.stop()
 

@@ -1,0 +1,94 @@
+"""Compaction as a Spark job, for topics that outgrow one machine. The same records as compaction in process.
+
+Only keys and row numbers are shuffled: tasks read the keys, Spark finds each key's survivor, and tasks that each have a
+range of row numbers copy those records into compacted files. The driver publishes.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, LongType, StructField, StructType
+
+from pyspark_ledger import compaction
+from pyspark_ledger.client import shared_client
+from pyspark_ledger.compacted import Bound
+from pyspark_ledger.compaction import CompactionStats, Work
+from pyspark_ledger.datasource.types import spark_schema
+from pyspark_ledger.fold import Survivors
+
+RECORDS_PER_TASK = 2_000_000
+
+
+def compact(
+    spark: SparkSession,
+    topic: str,
+    *,
+    zookeeper: str | None = None,
+    storage: str | None = None,
+    password: str | None = None,
+) -> CompactionStats | None:
+    """One run as a Spark job; None if the topic has never been compacted and is empty."""
+    log = shared_client(zookeeper, storage, password).log(topic)
+    work = compaction.begin(log)
+    if work is not None:
+        tasks = max(1, min(len(work.pieces), -(-sum(piece.rows for piece in work.pieces) // RECORDS_PER_TASK)))
+        survivors = _survivors(_keys(spark, work, tasks), versioned=bool(work.version))
+        compaction.publish(log, work, _write(survivors, work, tasks))
+    return compaction.stats(log)
+
+
+def _keys(spark: SparkSession, work: Work, tasks: int) -> DataFrame:
+    """Key, row number, tombstone and version of every row."""
+    fields = spark_schema(work.schema)
+    columns = [StructField("key", fields[work.key].dataType), StructField("row", LongType())]
+    columns += [StructField("tombstone", BooleanType())]
+    columns += [StructField("version", fields[work.version].dataType)] if work.version else []
+    first, firsts = 0, []
+    for piece in work.pieces:
+        firsts.append(first)
+        first += piece.rows
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number in (n for batch in batches for n in batch.column(0).to_pylist()):
+            row = firsts[number]
+            for key, tombstone, version in compaction.keys_of(work, work.pieces[number]):
+                rows = pa.arange(row, row + len(key))
+                row += len(key)
+                arrays = [key, rows, tombstone, *([version] if version is not None else [])]
+                yield pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
+
+    return spark.range(0, len(work.pieces), 1, tasks).mapInArrow(read, StructType(columns))
+
+
+def _survivors(rows: DataFrame, *, versioned: bool) -> DataFrame:
+    """(row, tombstone) of what is left."""
+    keyed = rows.where("key IS NOT NULL")
+    if versioned:
+        gone = F.max(F.when(F.col("tombstone"), F.col("row"))).over(Window.partitionBy("key"))
+        since = keyed.withColumn("gone", gone).where("gone IS NULL OR row > gone OR row = gone")
+        best = F.max(F.when(~F.col("tombstone"), F.struct("version", "row")))
+        folded = since.groupBy("key").agg(best.alias("best"), F.max("gone").alias("gone"))
+        kept = folded.selectExpr("coalesce(best.row, gone) AS row", "best IS NULL AS tombstone")
+    else:
+        last = keyed.groupBy("key").agg(F.max(F.struct("row", "tombstone")).alias("last"))
+        kept = last.selectExpr("last.row AS row", "last.tombstone AS tombstone")
+    return kept.unionAll(rows.where("key IS NULL").selectExpr("row", "false AS tombstone"))
+
+
+def _write(survivors: DataFrame, work: Work, tasks: int) -> list[Bound]:
+    def copy(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        received = list(batches)
+        number = pa.concat_arrays([pa.array([], pa.int64()), *(batch.column("row") for batch in received)])
+        gone = pa.concat_arrays([pa.array([], pa.bool_()), *(batch.column("tombstone") for batch in received)])
+        bounds = compaction.write(work, Survivors(number.filter(pc.invert(gone)), number.filter(gone)))
+        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(bound) for bound in bounds], pa.binary())], ["bound"])
+
+    ordered = survivors.repartitionByRange(tasks, "row").sortWithinPartitions("row")
+    told = [pickle.loads(row["bound"]) for row in ordered.mapInArrow(copy, "bound binary").collect()]
+    return sorted(told, key=lambda bound: bound.first)
