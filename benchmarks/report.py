@@ -96,6 +96,20 @@ def _commits(result: dict[str, Any]) -> str:
     return _markdown(f"{result['commits']:,} commits", ["", "value"], lines)
 
 
+def _compaction(result: dict[str, Any]) -> str:
+    scan, full, more = result["scan_s"], result["compact_s"], result["incremental_s"]
+    lines = [
+        ["plain scan of the topic, s", f"{scan:.2f}"],
+        ["compaction, s (times the scan)", f"{full:.2f} ({full / scan:.1f})"],
+        ["records per second", f"{result['records'] / full / 1e6:.1f} M"],
+        ["again with 1 % new, s (of the first)", f"{more:.2f} ({more / full:.2f})"],
+        ["full read to the map, s", f"{result['full_state_s']:.2f}"],
+        ["compacted read to the same map, s (times faster)",
+         f"{result['compacted_state_s']:.3f} ({result['full_state_s'] / result['compacted_state_s']:.0f})"],
+    ]  # fmt: skip
+    return _markdown(f"compaction of {result['records']:,} records, {result['keys']:,} keys", ["", "value"], lines)
+
+
 def _cost(cost: dict[str, float]) -> str:
     return f"{cost['mean']:.2f} ({cost['median']:.2f})"
 
@@ -105,7 +119,14 @@ def _requests(requests: dict[str, int]) -> str:
     return f"{sum(requests.values())} ({kinds})"
 
 
-_SECTIONS = {"ids": _ids, "subscription": _subscription, "tiny": _tiny, "memory": _memory, "commits": _commits}
+_SECTIONS = {
+    "ids": _ids,
+    "subscription": _subscription,
+    "tiny": _tiny,
+    "memory": _memory,
+    "commits": _commits,
+    "compaction": _compaction,
+}
 
 
 def _conditions(environment: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow
 import pyspark
 
-from benchmarks import commits, data, memory, record_ids, tiny
+from benchmarks import commits, compaction, data, memory, record_ids, tiny
 from benchmarks.contestants import (
     Bench,
     race,
@@ -28,7 +28,7 @@ from benchmarks.contestants import (
 from benchmarks.report import table
 from benchmarks.session import CONF, session
 
-PARTS = ("source", "sink", "ids", "subscription", "tiny", "memory", "commits")
+PARTS = ("source", "sink", "ids", "subscription", "tiny", "memory", "commits", "compaction")
 
 
 def arguments() -> argparse.Namespace:
@@ -127,6 +127,14 @@ def run_commits(options: argparse.Namespace, work: Path, zookeeper: str | None) 
     return {"commits": commits.grow(space, options.commits)}
 
 
+def run_compaction(work: Path, zookeeper: str | None) -> dict[str, Any]:
+    if not zookeeper:
+        return {}
+    print("compaction", flush=True)
+    space = data.Namespace(f"{zookeeper}/compaction", str(work / "compaction"))
+    return {"compaction": compaction.measure(space, 10_000_000, 100_000)}
+
+
 def environment(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "rows": options.rows,
@@ -151,6 +159,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             results |= run_memory(options, work, zookeeper)
         if "commits" in options.only:
             results |= run_commits(options, work, zookeeper)
+        if "compaction" in options.only:
+            results |= run_compaction(work, zookeeper)
     return results
 
 
