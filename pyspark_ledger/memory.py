@@ -31,6 +31,7 @@ from pyspark_ledger.port import (
     NamespaceKey,
     Op,
     OwnerKey,
+    PinKey,
     Put,
     R,
     ReviserKey,
@@ -400,7 +401,7 @@ def _parent(key: Key[Any]) -> Key[Any] | None:
             return TopicsKey()
         case HeadKey(uuid) | SchemaKey(uuid, _) | DedupKey(uuid) | LedgerKey(uuid, _):
             return RootKey(uuid)
-        case CursorKey(uuid, _) | OwnerKey(uuid, _) | ReviserKey(uuid, _):
+        case CursorKey(uuid, _) | OwnerKey(uuid, _) | ReviserKey(uuid, _) | PinKey(uuid, _):
             return RootKey(uuid)
         case CommitKey(uuid, ledger, _):
             return LedgerKey(uuid, ledger)

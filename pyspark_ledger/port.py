@@ -19,6 +19,7 @@ from pyspark_ledger.records import (
     Holder,
     Marker,
     Namespace,
+    Pin,
     Record,
     Schema,
     Topic,
@@ -106,6 +107,14 @@ class ReviserKey(Key[Holder]):
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class PinKey(Key[Pin]):
+    """A running reader of compacted ledgers; ephemeral."""
+
+    uuid: str
+    id: str
+
+
 AnyKey = (
     NamespaceKey
     | TopicsKey
@@ -119,6 +128,7 @@ AnyKey = (
     | CursorKey
     | OwnerKey
     | ReviserKey
+    | PinKey
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -150,7 +150,12 @@ def _after_base(stored: pa.RecordBatch, base: Position) -> pa.Array:
 
 def at_or_after(stored: pa.RecordBatch, position: Position) -> pa.Array:
     """Which rows of a compacted file lie at or after a position."""
-    ledger, entry, index = (stored.column(name) for name in (schemas.LEDGER, schemas.ENTRY, schemas.INDEX))
+    return not_before([stored.column(name) for name in (schemas.LEDGER, schemas.ENTRY, schemas.INDEX)], position)
+
+
+def not_before(places: Sequence[pa.Array], position: Position) -> pa.Array:
+    """Which of some places, given as ledgers, entries and indexes, lie at or after a position."""
+    ledger, entry, index = places[:3]
     same_ledger, same_entry = pc.equal(ledger, position.ledger), pc.equal(entry, position.entry)
     later_index = pc.and_(same_entry, pc.greater_equal(index, position.index))
     later_entry = pc.or_(pc.greater(entry, position.entry), later_index)

@@ -10,7 +10,7 @@ import builtins
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pyspark_ledger.position import Position
+from pyspark_ledger.position import EARLIEST, Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,7 @@ class Generation:
     bytes: int
     read: int  # records before the horizon
     finished_ms: int
+    tombstones_from: Position = EARLIEST  # tombstones before this are dropped: no reader needs them any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +209,13 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class Pin:
+    """How far a running reader of compacted ledgers is, at least: an ephemeral node. Tombstones after it are kept."""
+
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
 class Topic:
     """What a topic's name stands for."""
 
@@ -240,4 +248,4 @@ class Marker:
     """A node that only holds others."""
 
 
-Record = Commit | Head | DedupSnapshot | Cursor | Holder | Topic | Schema | Namespace | Marker
+Record = Commit | Head | DedupSnapshot | Cursor | Holder | Pin | Topic | Schema | Namespace | Marker

@@ -13,6 +13,7 @@ from pyspark_ledger import compaction, gc, scan, topics
 from pyspark_ledger.clock import SeededClock
 from pyspark_ledger.compacted import Compacted, files_of
 from pyspark_ledger.compaction import compact, sources
+from pyspark_ledger.cursor import CursorHandle, CursorNode
 from pyspark_ledger.entryfile import EntryWriter
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.log import Log
@@ -184,6 +185,29 @@ def test_progress_is_told_and_rates_are_kept(tmp_path):
     assert world.clock.monotonic() - before == pytest.approx(10 + 5)
 
 
+def test_tombstones_go_when_every_reader_is_past_them_and_not_before(world):
+    log = world.log()
+    world.put(log, ("a", 1), ("b", 1))
+    CursorNode(world.log(), "slow").ensure("earliest")
+    world.put(log, ("a", None))
+
+    def compact_often():
+        for value in range(4):
+            world.put(log, ("b", value))
+            compact(log)
+        return compaction.newest(log.refresh(sync=True))
+
+    assert (compact_often().records, compaction.newest(log.view()).tombstones_from) == (2, EARLIEST)
+    CursorHandle(world.log(), "slow").clear_backlog()
+    pin = compaction.Pinned(world.log())
+    pin.move(compaction.newest(log.view()), Position(0, 1, 0))  # a running reader that may have seen a
+    assert compact_often().records == 2
+    pin.release()
+    generation = compact_often()
+    assert generation.records == 1  # b alone
+    assert generation.tombstones_from > Position(0, 1, 0)
+
+
 def test_a_topic_without_a_key_or_with_a_nested_one_is_refused(tmp_path):
     world = World(tmp_path)
     log = world.log()
@@ -237,6 +261,7 @@ def test_a_compacted_read_ends_with_the_map_of_a_full_read_and_a_live_one_sees_e
     world = Keyed(tmp_path_factory.mktemp("w"))
     log = world.log()
     live, position, base = {}, None, EARLIEST
+    pin = compaction.Pinned(world.log())
     horizons = [EARLIEST]
     for act in acts:
         if act == "compact":
@@ -249,14 +274,19 @@ def test_a_compacted_read_ends_with_the_map_of_a_full_read_and_a_live_one_sees_e
             gc.collect(world.log())
         elif act == "read":  # a live reader goes on, over whatever generations there are by now
             view = log.refresh(sync=True)
+            newest = compaction.newest(view)
             if position is None:
-                base = view.head.generations[-1].horizon if view.head.generations else EARLIEST
+                base = newest.horizon if newest else EARLIEST
+            elif newest and newest.tombstones_from > max(position, base):
+                continue  # it came too late: a query says so and stops
             for _, key, value in rows_of(log, sources(log, view, position or EARLIEST, view.head.end, base)):
                 if key is not None:
                     live.pop(key, None)
                     if value is not None:
                         live[key] = value
             position = view.head.end
+            if view.head.generations:
+                pin.move(view.head.generations[-1], max(position, base))
             assert live == state(full_read(log))[0], "I9: a live reader sees every deletion of a key it saw"
         else:
             world.put(log, *[(key, value, None) for key, value, _ in act])

@@ -26,6 +26,7 @@ from pyspark_ledger.port import (
     NamespaceKey,
     Op,
     OwnerKey,
+    PinKey,
     Put,
     ReviserKey,
     RootKey,
@@ -48,6 +49,7 @@ from pyspark_ledger.records import (
     Marker,
     Namespace,
     Past,
+    Pin,
     Policies,
     ProducerState,
     Record,
@@ -96,7 +98,7 @@ HEAD = Head(
     gc_marks=(10, 20_000),
     index=(FILE, FILE),
     policies=Policies(False, 10, 1_000),
-    generations=(Generation(3, Position(1, 2, 3), FILE, 5, 6, 7, 8),),
+    generations=(Generation(3, Position(1, 2, 3), FILE, 5, 6, 7, 8, Position(0, 1, 2)),),
 )
 PRODUCER = ProducerState("p", -1, "a query", UUID, (UUID, "", "a run"), b"", 0, 0)
 DEVICE = ProducerState("d", 5, "", "", (), b"", 0, 9, per_record=True)
@@ -130,6 +132,7 @@ NODES: list[tuple[AnyKey, Record]] = [
     (LEDGER, Marker()),
     (CursorKey(UUID, "billing"), CURSOR),
     (OwnerKey(UUID, "billing"), Holder(b"o" * 16, "a query", 5)),
+    (PinKey(UUID, "a-reader"), Pin(Position(4, 5, 6))),
     (ReviserKey(UUID, "billing"), Holder(b"r" * 16, "somebody", 5)),
     (CommitKey(UUID, 41, 41_007), COMMIT),
 ]

@@ -118,6 +118,35 @@ def test_a_batch_planned_on_a_generation_that_is_gone_is_an_error_by_name(client
         Follower(client).rows(*query.log[0][:2])
 
 
+def test_a_query_that_comes_back_after_its_deletions_were_dropped_is_told_so(client):
+    put(client, ("a", 1), ("b", 1))
+    query = Follower(client)
+    query.drain()
+    query.reader.stop()
+    put(client, ("a", None))
+    for value in range(6):
+        put(client, ("b", value))
+        client.compact("t")
+    with pytest.raises(DataLoss, match=r"LEDGER_DELETIONS_DROPPED.*new checkpoint"):
+        Follower(client, offset=query.offset).step()
+    assert Follower(client).drain() == full(client) == {"b": 5}
+
+
+def test_a_running_query_keeps_the_deletions_that_it_has_not_seen(client):
+    put(client, *[(f"k{n}", n) for n in range(6)])
+    client.compact("t")
+    query = Follower(client, maxRowsPerTrigger="1")
+    query.step()
+    query.step()
+    put(client, ("k0", None))
+    for value in range(6):
+        put(client, ("k5", value))
+        client.compact("t")
+    assert query.drain() == full(client)
+    assert "k0" not in query.map
+    query.reader.stop()
+
+
 def test_a_reset_into_the_compacted_range_shows_every_deletion_since(client):
     put(client, ("a", 1), ("b", 1), ("c", 1))
     query = Follower(client, subscription="s")

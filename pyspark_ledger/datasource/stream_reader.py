@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_ledger import compaction, scan
 from pyspark_ledger.compacted import Compacted
+from pyspark_ledger.compaction import Pinned
 from pyspark_ledger.datasource import offsets
 from pyspark_ledger.datasource.offsets import INITIAL, Offset
 from pyspark_ledger.datasource.options import ReadOptions
@@ -51,6 +52,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options, self._schema = options, schema
         self._opened: Log | None = None
         self._subscription: Subscription | None = None
+        self._pin: Pinned | None = None
         self._start: Position | None = None
         self._stop: Position | None = None  # endingOffsets
         self._target: Position | None = None  # the end that Trigger.AvailableNow fixed
@@ -137,11 +139,28 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._options.read_compacted:
             return None, EARLIEST
         generation = compaction.newest(view)
+        base = place.position
         if at is not None and at.base is not None and place.start is None:
-            return generation, at.base
-        if place.position == EARLIEST and at is None and generation is not None:
-            return generation, generation.horizon
-        return generation, place.position
+            base = at.base
+        elif place.position == EARLIEST and generation is not None:
+            base = generation.horizon
+        self._hold(generation, max(place.position, base))
+        return generation, base
+
+    def _hold(self, generation: Generation | None, seen: Position) -> None:
+        """Tells compaction which tombstones this reader may still need; and whether it came too late for some."""
+        if generation is None:
+            return
+        if generation.tombstones_from > seen:
+            raise DataLoss(
+                f"the query has read up to {seen}, and generation {generation.number} of the compacted topic has "
+                f"dropped deletions before {generation.tombstones_from}, which it would miss: start with a new "
+                "checkpoint",
+                "LEDGER_DELETIONS_DROPPED",
+            )
+        if self._pin is None:
+            self._pin = Pinned(self._log())
+        self._pin.move(generation, seen)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         log, view = self._current()
@@ -177,7 +196,9 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._subscription is not None:
             self._subscription.leave()
-        self._opened = self._subscription = None
+        if self._pin is not None:
+            self._pin.release()
+        self._opened = self._subscription = self._pin = None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LedgerPartition)

@@ -24,6 +24,7 @@ from pyspark_ledger.records import (
     Marker,
     Namespace,
     Past,
+    Pin,
     Policies,
     ProducerState,
     Record,
@@ -239,6 +240,7 @@ def _dump_generation(generation: Generation) -> pb.Generation:
         size=generation.bytes,
         read=generation.read,
         finished_ms=generation.finished_ms,
+        tombstones_from=_dump_position(generation.tombstones_from),
     )
 
 
@@ -251,6 +253,7 @@ def _load_generation(generation: pb.Generation) -> Generation:
         bytes=generation.size,
         read=generation.read,
         finished_ms=generation.finished_ms,
+        tombstones_from=_load_position(generation.tombstones_from),
     )
 
 
@@ -379,6 +382,14 @@ def _load_holder(holder: pb.Holder) -> Holder:
     return Holder(holder.id, holder.name, holder.since_ms)
 
 
+def _dump_pin(pin: Pin) -> pb.Pin:
+    return pb.Pin(format=FORMAT, position=_dump_position(pin.position))
+
+
+def _load_pin(pin: pb.Pin) -> Pin:
+    return Pin(_load_position(pin.position))
+
+
 def _dump_topic(topic: Topic) -> pb.Topic:
     return pb.Topic(
         format=FORMAT,
@@ -428,6 +439,7 @@ _KINDS: dict[type[port.Key[Any]], _Kind[Any, Any]] = {
     port.LedgerKey: _MARKER,
     port.CursorKey: _Kind(Cursor, pb.Cursor.FromString, _dump_cursor, _load_cursor),
     port.OwnerKey: _Kind(Holder, pb.Holder.FromString, _dump_holder, _load_holder),
+    port.PinKey: _Kind(Pin, pb.Pin.FromString, _dump_pin, _load_pin),
     port.ReviserKey: _Kind(Holder, pb.Holder.FromString, _dump_holder, _load_holder),
     port.CommitKey: _Kind(Commit, pb.Commit.FromString, _dump_commit, _load_commit),
 }

@@ -124,7 +124,7 @@ class Policies(_message.Message):
     def __init__(self, deduplication: bool = ..., snapshot_commits: _Optional[int] = ..., evict_producers_ms: _Optional[int] = ...) -> None: ...
 
 class Generation(_message.Message):
-    __slots__ = ("number", "horizon", "manifest", "records", "size", "read", "finished_ms")
+    __slots__ = ("number", "horizon", "manifest", "records", "size", "read", "finished_ms", "tombstones_from")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     HORIZON_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
@@ -132,6 +132,7 @@ class Generation(_message.Message):
     SIZE_FIELD_NUMBER: _ClassVar[int]
     READ_FIELD_NUMBER: _ClassVar[int]
     FINISHED_MS_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONES_FROM_FIELD_NUMBER: _ClassVar[int]
     number: int
     horizon: Position
     manifest: FileRef
@@ -139,7 +140,8 @@ class Generation(_message.Message):
     size: int
     read: int
     finished_ms: int
-    def __init__(self, number: _Optional[int] = ..., horizon: _Optional[_Union[Position, _Mapping]] = ..., manifest: _Optional[_Union[FileRef, _Mapping]] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., read: _Optional[int] = ..., finished_ms: _Optional[int] = ...) -> None: ...
+    tombstones_from: Position
+    def __init__(self, number: _Optional[int] = ..., horizon: _Optional[_Union[Position, _Mapping]] = ..., manifest: _Optional[_Union[FileRef, _Mapping]] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., read: _Optional[int] = ..., finished_ms: _Optional[int] = ..., tombstones_from: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class Head(_message.Message):
     __slots__ = ("format", "uuid", "name", "schema_id", "ledger", "ledger_first_commit", "ledger_opened_ms", "ledger_bytes", "next_commit", "next_entry", "last_publish_ms", "records", "size", "gc_epoch", "gc_floor", "gc_marks", "index", "gc_kept", "gc_kept_before", "policies", "generations")
@@ -284,6 +286,14 @@ class Holder(_message.Message):
     name: str
     since_ms: int
     def __init__(self, format: _Optional[int] = ..., id: _Optional[bytes] = ..., name: _Optional[str] = ..., since_ms: _Optional[int] = ...) -> None: ...
+
+class Pin(_message.Message):
+    __slots__ = ("format", "position")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    position: Position
+    def __init__(self, format: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class Topic(_message.Message):
     __slots__ = ("format", "name", "uuid", "key", "version_column", "created_ms")
