@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
-from pyspark_ledger import fold, mask, scan
+from pyspark_ledger import fold, mask, names, scan
 from pyspark_ledger import schema as schemas
 from pyspark_ledger.append import check_epochs
 from pyspark_ledger.compacted import Bound, Compacted, stage_manifest
@@ -258,14 +258,18 @@ def write(work: Work, survivors: Survivors, progress: Progress = lambda *_: None
     writer = _Writer(storage, work.uuid, work.epoch, work.target)
     records, tombstones = _Rows(survivors.records), _Rows(survivors.tombstones)
     row, total = 0, len(survivors.records) + len(survivors.tombstones)
-    for piece in work.pieces:
-        kept, gone = records.take(row, row + piece.rows), tombstones.take(row, row + piece.rows)
-        row += piece.rows
-        if len(kept) or len(gone):
-            for batch in _survivors_in(storage, work, piece, _Rows(kept), _Rows(gone)):
-                writer.write(batch)
-                progress("writing", writer.rows, total)
-    return writer.close()
+    try:
+        for piece in work.pieces:
+            kept, gone = records.take(row, row + piece.rows), tombstones.take(row, row + piece.rows)
+            row += piece.rows
+            if len(kept) or len(gone):
+                for batch in _survivors_in(storage, work, piece, _Rows(kept), _Rows(gone)):
+                    writer.write(batch)
+                    progress("writing", writer.rows, total)
+        return writer.close()
+    except BaseException:
+        writer.discard()
+        raise
 
 
 def _survivors_in(
@@ -333,6 +337,15 @@ class _Writer:
         assert entry is not None
         self._bounds += [Bound(entry.file, entry.records, *bound) for bound in self._open_bounds]
         self._open, self._open_bounds = None, []
+
+    def discard(self) -> None:
+        """Leaves nothing behind. Nobody else has ever heard of these files, so this need not wait for gc."""
+        files = [bound.file for bound in self._bounds]
+        if self._open is not None:
+            self._open.abandon()
+            files += [FileRef(self._epoch, self._open.uid, 0, 0, 0)]
+        for file in dict.fromkeys(files):
+            self._storage.delete(names.staged_file(self._uuid, file.epoch, file.uid))
 
     def close(self) -> list[Bound]:
         if self._pending:

@@ -52,7 +52,7 @@ class EntryWriter:
         self._rows = 0
         self._recorder: _Recorder | None = None
         self._writer: Any = None
-        self._uid = b""
+        self.uid = b""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Small batches are gathered and large ones cut, so that readers get batches of a good size."""
@@ -84,7 +84,7 @@ class EntryWriter:
         tail_hash = hash_chunks(self._recorder.take())
         self._recorder.sink.close()
         length = self._recorder.position
-        ref = FileRef(self._epoch, self._uid, length, length - tail_start, tail_hash)
+        ref = FileRef(self._epoch, self.uid, length, length - tail_start, tail_hash)
         return Entry(ref, self._rows)
 
     def abandon(self) -> None:
@@ -101,8 +101,8 @@ class EntryWriter:
         self._rows += batch.num_rows
 
     def _open(self) -> _Recorder:
-        self._uid = self._clock.new_id()
-        recorder = _Recorder(self._storage.create(names.staged_file(self._uuid, self._epoch, self._uid)))
+        self.uid = self._clock.new_id()
+        recorder = _Recorder(self._storage.create(names.staged_file(self._uuid, self._epoch, self.uid)))
         target = pa.PythonFile(recorder, mode="w")
         self._writer = pa.ipc.new_file(target, self._schema, options=self._options)
         self._recorder = recorder

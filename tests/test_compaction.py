@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from helpers import World, append
+from helpers import IDS, World, append, append_ids
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -206,6 +206,57 @@ def test_tombstones_go_when_every_reader_is_past_them_and_not_before(world):
     generation = compact_often()
     assert generation.records == 1  # b alone
     assert generation.tombstones_from > Position(0, 1, 0)
+
+
+def test_an_interrupted_compaction_leaves_nothing_behind(world, monkeypatch):
+    monkeypatch.setattr(compaction, "BATCH_ROWS", 2)
+    monkeypatch.setattr(compaction, "FILE_ROWS", 4)
+    log = world.log()
+    for value in range(8):
+        world.put(log, (f"k{value}", value), (f"l{value}", value))
+    before = world.files()
+
+    def interrupt(phase, done, total):
+        if phase == "writing" and done >= 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compact(log, interrupt)
+    assert (world.files(), log.refresh(sync=True).head.generations) == (before, ())
+
+
+def test_masked_duplicates_are_not_part_of_the_state(tmp_path):
+    world = World(tmp_path, schema=IDS)
+    world.topic = topics.create_topic(world.metadata(), "ids", IDS, key="note")
+    log = world.log()
+    append_ids(log, [[("a", 1)]], "x")
+    append_ids(log, [[("a", 2), ("a", 1)]], "y")  # the second row is masked
+    append_ids(log, [[("a", 2)], [("b", 1)]], "x")
+    compact(log)
+    view = log.refresh(sync=True)
+    pieces = sources(log, view, EARLIEST, view.head.end, EARLIEST)
+    rows = [row for p in pieces for r in read_slice(log.storage, log.topic.uuid, p, IDS) for row in r.batch.to_pylist()]
+    assert [(row["note"], row["who"], row["seq"]) for row in rows] == [("y", "a", 2), ("x", "b", 1)]
+
+
+def test_records_from_before_a_column_was_added_are_compacted_too(world):
+    log = world.log()
+    world.put(log, ("a", 1), ("b", 1))
+    compact(log)
+    wider = pa.schema([*SCHEMA, pa.field("extra", pa.string())])
+    writer = EntryWriter(log.storage, world.topic.uuid, log.view().head.gc_epoch, wider)
+    rows = [{"k": "b", "v": None, "version": None, "extra": "x"}, {"k": "a", "v": None, "version": None, "extra": None}]
+    writer.write(pa.RecordBatch.from_pylist(rows, schema=wider))
+    protocol.append(log, protocol.Batch(log.clock.new_id(), (writer.close(),), wider, merge_schema=True))
+    compact(log)
+    view = log.refresh(sync=True)
+    found = [
+        row
+        for piece in compaction.table(log, view, EARLIEST, view.head.end)
+        for rows in read_slice(log.storage, log.topic.uuid, piece, wider)
+        for row in rows.batch.to_pylist()
+    ]
+    assert found == [{"k": "b", "v": None, "version": None, "extra": "x"}]  # a is gone, b is not: extra is a value
 
 
 def test_a_topic_without_a_key_or_with_a_nested_one_is_refused(tmp_path):

@@ -75,7 +75,8 @@ def full(client, topic="t"):
     return found
 
 
-def test_the_current_value_of_every_key_then_the_tail_with_no_gap_and_no_duplicate(client):
+def test_the_current_value_of_every_key_then_the_tail_pulsar_11287_12429_12464_13629(client):
+    """Their cursors were set to the raw ledgers that were left, past the compacted ones."""
     put(client, *[(f"k{n % 10}", n) for n in range(100)])
     put(client, ("k3", None))
     client.compact("t")
@@ -132,7 +133,7 @@ def test_a_query_that_comes_back_after_its_deletions_were_dropped_is_told_so(cli
     assert Follower(client).drain() == full(client) == {"b": 5}
 
 
-def test_a_running_query_keeps_the_deletions_that_it_has_not_seen(client):
+def test_a_running_query_keeps_the_deletions_that_it_has_not_seen_pulsar_26190(client):
     put(client, *[(f"k{n}", n) for n in range(6)])
     client.compact("t")
     query = Follower(client, maxRowsPerTrigger="1")
@@ -156,6 +157,22 @@ def test_a_reset_into_the_compacted_range_shows_every_deletion_since(client):
     client.cursor("t", "s").reset(Position(0, 0, 1))
     assert query.drain() == full(client) == {"b": 2, "c": 1}
     assert ("a", None) in query.log[-1][2]
+    query.reader.stop()
+
+
+def test_nothing_that_happens_to_cursors_loses_the_compacted_ledger_pulsar_12698_21865_25803_25862(client):
+    put(client, *[(f"k{n % 3}", n) for n in range(30)])
+    query = Follower(client, subscription="s")
+    query.drain()
+    before = client.compact("t")
+    for to in ("latest", "earliest", Position(0, 0, 7)):
+        client.cursor("t", "s").reset(to)
+    client.cursor("t", "s").clear_backlog()
+    client.gc("t")
+    client.gc("t")
+    client.gc("t")
+    assert client.compaction("t") == before
+    assert Follower(client).drain() == full(client)
     query.reader.stop()
 
 
