@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyspark_ledger.clock import SYSTEM_CLOCK
-from pyspark_ledger.errors import LedgerError
+from pyspark_ledger.errors import Conflict, LedgerError
 
 if TYPE_CHECKING:
     from pyspark_ledger.compaction import CompactionStats, Progress
@@ -74,8 +74,12 @@ def compact(
     """Write the last record of every key of TOPIC to a compacted ledger, for readers with readCompacted."""
     while True:
         before = SYSTEM_CLOCK.monotonic()
-        stats = _compact(zookeeper, topic, engine, read_rate, write_rate)
-        click.echo(_told(topic, stats, as_json))
+        try:
+            click.echo(_told(topic, _compact(zookeeper, topic, engine, read_rate, write_rate), as_json))
+        except Conflict as conflict:  # somebody else is at it: for a daemon that is as good
+            if every is None:
+                raise
+            click.echo(str(conflict), err=True)
         if every is None:
             return
         SYSTEM_CLOCK.sleep(max(0.0, every - (SYSTEM_CLOCK.monotonic() - before)))

@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,10 +25,10 @@ from pyspark_ledger.entryfile import BATCH_BYTES, BATCH_ROWS, EntryWriter
 from pyspark_ledger.errors import Conflict, InvalidInput, LedgerError, OutcomeUnknown
 from pyspark_ledger.fold import Fold, Survivors
 from pyspark_ledger.log import Log, View
-from pyspark_ledger.port import Create, CursorKey, Delete, HeadKey, PinKey, Put, RootKey, TransactionLost
+from pyspark_ledger.port import CompactorKey, Create, CursorKey, Delete, HeadKey, PinKey, Put, RootKey, TransactionLost
 from pyspark_ledger.position import EARLIEST, Position
 from pyspark_ledger.reader import Rows, not_before, read_slice
-from pyspark_ledger.records import FileRef, Generation, Pin
+from pyspark_ledger.records import FileRef, Generation, Holder, Pin
 from pyspark_ledger.scan import Slice
 from pyspark_ledger.storage import Storage, open_storage
 
@@ -44,11 +45,39 @@ def compact(
     write_rate: float | None = None,
 ) -> Generation | None:
     """One run; None if nothing was written since the last one. Rates are records per second."""
-    work = begin(log)
-    if work is None:
-        return None
-    survivors = survivors_of(work, _throttled(log, progress, read_rate))
-    return publish(log, work, write(work, survivors, _throttled(log, progress, write_rate)))
+    with compacting(log):
+        work = begin(log)
+        if work is None:
+            return None
+        survivors = survivors_of(work, _throttled(log, progress, read_rate))
+        return publish(log, work, write(work, survivors, _throttled(log, progress, write_rate)))
+
+
+@contextlib.contextmanager
+def compacting(log: Log) -> Iterator[None]:
+    """One compactor at a time, so that nobody works for nothing: a second one is refused at once. It is not this that
+    keeps generations in order, but their publication: a lock can be lost without its holder knowing."""
+    key = CompactorKey(log.topic.uuid)
+    mine = Holder(log.clock.new_id(), names.this_process(), log.clock.now_ms())
+    try:
+        log.metadata.transact([Create(key, mine, ephemeral=True)])
+    except (TransactionLost, OutcomeUnknown):
+        log.metadata.sync()
+        other = log.metadata.read(key)
+        if other is not None and other.record.id != mine.id:
+            since = datetime.fromtimestamp(other.record.since_ms / 1000, UTC)
+            raise Conflict(
+                f"topic '{log.topic.name}' is being compacted by {other.record.name} since "
+                f"{since:%Y-%m-%d %H:%M:%S} UTC",
+                "LEDGER_COMPACTION_RUNNING",
+            ) from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(LedgerError):
+            held = log.metadata.read(key)
+            if held is not None and held.record.id == mine.id:
+                log.metadata.transact([Delete(key)])
 
 
 @dataclass(frozen=True)
@@ -390,6 +419,7 @@ class CompactionStats:
     bytes: int
     finished_ms: int
     backlog_records: int  # written since
+    running_since_ms: int | None  # of a run that has not finished
 
 
 def stats(log: Log) -> CompactionStats | None:
@@ -397,9 +427,11 @@ def stats(log: Log) -> CompactionStats | None:
     head, last = view.head, newest(view)
     if last is None:
         return None
+    running = log.metadata.read(CompactorKey(log.topic.uuid))
     return CompactionStats(
-        last.number, last.horizon, last.records, last.read, last.bytes, last.finished_ms, head.records - last.read
-    )
+        last.number, last.horizon, last.records, last.read, last.bytes, last.finished_ms, head.records - last.read,
+        running.record.since_ms if running else None,
+    )  # fmt: skip
 
 
 class Pinned:

@@ -20,6 +20,7 @@ from pyspark_ledger.port import (
     AnyKey,
     Check,
     CommitKey,
+    CompactorKey,
     Create,
     CursorKey,
     DedupKey,
@@ -401,7 +402,7 @@ def _parent(key: Key[Any]) -> Key[Any] | None:
             return TopicsKey()
         case HeadKey(uuid) | SchemaKey(uuid, _) | DedupKey(uuid) | LedgerKey(uuid, _):
             return RootKey(uuid)
-        case CursorKey(uuid, _) | OwnerKey(uuid, _) | ReviserKey(uuid, _) | PinKey(uuid, _):
+        case CursorKey(uuid, _) | OwnerKey(uuid, _) | ReviserKey(uuid, _) | PinKey(uuid, _) | CompactorKey(uuid):
             return RootKey(uuid)
         case CommitKey(uuid, ledger, _):
             return LedgerKey(uuid, ledger)

@@ -108,6 +108,13 @@ class ReviserKey(Key[Holder]):
 
 
 @dataclass(frozen=True, slots=True)
+class CompactorKey(Key[Holder]):
+    """Who is compacting a topic; ephemeral."""
+
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
 class PinKey(Key[Pin]):
     """A running reader of compacted ledgers; ephemeral."""
 
@@ -129,6 +136,7 @@ AnyKey = (
     | OwnerKey
     | ReviserKey
     | PinKey
+    | CompactorKey
 )
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+import decimal
+
 import pyarrow as pa
 import pytest
 from helpers import IDS, World, append, append_ids
@@ -9,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_ledger import append as protocol
-from pyspark_ledger import compaction, gc, scan, topics
+from pyspark_ledger import compaction, fold, gc, scan, topics
 from pyspark_ledger.clock import SeededClock
 from pyspark_ledger.compacted import Compacted, files_of
 from pyspark_ledger.compaction import compact, sources
@@ -118,6 +122,7 @@ def test_horizon_and_generation_only_grow_and_an_overtaken_compactor_changes_not
         written = write(*arguments)
         monkeypatch.setattr(compaction, "write", write)
         world.put(other, ("a", 2))
+        log.metadata.expire()  # it was away for so long that its lock is gone
         compact(other)
         return written
 
@@ -146,10 +151,8 @@ def test_a_compactor_that_dies_leaves_the_old_or_the_new_generation_and_gc_the_r
     world.put(log, ("a", 1), ("b", 1))
     compact(log)
     world.put(log, ("a", 2))
-    faults = Faults()
-    faults.crash_at(1, applied=applied)
-    with pytest.raises(Crash):
-        compact(world.log(faults))
+    dying(world, publication=2, applied=applied)
+    assert len(world.log().view().head.generations) == (2 if applied else 1)
     for _ in range(4):
         gc.collect(world.log())
     assert state(compacted_read(world.log())) == ({"a": 2, "b": 1}, [])
@@ -172,6 +175,55 @@ def test_old_generations_are_kept_for_planned_batches_and_then_collected(world):
         gc.collect(world.log())
     files = len(world.files())
     assert files < 8 + 3 * 2 + 12  # entries, the kept generations with their manifests, index files
+
+
+def test_a_second_compactor_is_refused_at_once_with_the_name_of_the_first(world):
+    log, other = world.log(), world.log()
+    world.put(log, ("a", 1))
+    compact(log)
+    world.put(log, ("a", 2))
+    with compaction.compacting(log):
+        with pytest.raises(Conflict, match=r"LEDGER_COMPACTION_RUNNING.*by process \d+ on .* since"):
+            compact(other)
+        assert compaction.stats(other).running_since_ms is not None
+    assert compaction.stats(other).running_since_ms is None
+    assert compact(other).number == 2
+
+
+KEYS = {
+    pa.int64(): [1, -5, 2**60],
+    pa.binary(): [b"", b"a", b"\xff"],
+    pa.bool_(): [True, False],
+    pa.date32(): [datetime.date(2026, 1, 1), datetime.date(1969, 1, 1)],
+    pa.timestamp("us", "UTC"): [
+        datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
+        datetime.datetime(1, 1, 1, tzinfo=datetime.UTC),
+    ],
+    pa.decimal128(20, 2): [decimal.Decimal("1.10"), decimal.Decimal("-7.00")],
+    pa.float64(): [0.5, -1.0],
+}
+
+
+@pytest.mark.parametrize("kind", KEYS, ids=str)
+@pytest.mark.parametrize("spill", [1, 1 << 20])
+def test_a_key_may_be_of_any_type_that_is_a_single_value(tmp_path, monkeypatch, kind, spill):
+    monkeypatch.setattr(fold, "_SPILL_ROWS", spill)
+    monkeypatch.setattr(fold, "_MERGE_ROWS", 1)
+    schema = pa.schema([("k", kind), ("v", pa.int64())])
+    world = World(tmp_path)
+    world.topic = topics.create_topic(world.metadata(), "typed", schema, key="k")
+    log = world.log()
+    for value in range(3):
+        writer = EntryWriter(log.storage, world.topic.uuid, 0, schema)
+        writer.write(pa.RecordBatch.from_pylist([{"k": key, "v": value} for key in KEYS[kind]], schema=schema))
+        protocol.append(log, protocol.Batch(log.clock.new_id(), (writer.close(),), schema))
+    assert compact(log).records == len(KEYS[kind])
+    view = log.refresh(sync=True)
+    pieces = compaction.table(log, view, EARLIEST, view.head.end)
+    rows = [
+        row for p in pieces for r in read_slice(log.storage, log.topic.uuid, p, schema) for row in r.batch.to_pylist()
+    ]
+    assert rows == [{"k": key, "v": 2} for key in KEYS[kind]]
 
 
 def test_progress_is_told_and_rates_are_kept(tmp_path):
@@ -301,7 +353,13 @@ def before_row(ledger, piece, row):
 
 KEY = st.one_of(st.none(), st.sampled_from("abc"))
 ROW = st.tuples(KEY, st.one_of(st.none(), st.integers(0, 9)), st.one_of(st.none(), st.integers(0, 3)))
-ACT = st.one_of(st.lists(ROW, min_size=1, max_size=5), st.just("compact"), st.just("read"), st.just("gc"))
+ACT = st.one_of(
+    st.lists(ROW, min_size=1, max_size=5),
+    st.just("compact"),
+    st.just("read"),
+    st.just("gc"),
+    st.sampled_from(["dies before", "dies after"]),
+)
 
 
 @settings(max_examples=150, deadline=None)
@@ -323,6 +381,8 @@ def test_a_compacted_read_ends_with_the_map_of_a_full_read_and_a_live_one_sees_e
                 horizons.append(generations[-1].horizon)
         elif act == "gc":
             gc.collect(world.log())
+        elif act in ("dies before", "dies after"):
+            dying(world, publication=2, applied=act == "dies after")
         elif act == "read":  # a live reader goes on, over whatever generations there are by now
             view = log.refresh(sync=True)
             newest = compaction.newest(view)
@@ -345,6 +405,17 @@ def test_a_compacted_read_ends_with_the_map_of_a_full_read_and_a_live_one_sees_e
     assert table(log) == state(full_read(log))[0]
 
 
+def dying(world, *, publication, applied):
+    """A compactor that dies at its second transaction, the publication, if it comes that far."""
+    faults = Faults()
+    faults.crash_at(publication, applied=applied)
+    log = world.log(faults)
+    with contextlib.suppress(Crash):
+        compact(log)
+    faults._crash_at = None
+    log.metadata.close()
+
+
 def table(log):
     """The topic as a table: folded to its end without writing anything."""
     view = log.refresh(sync=True)
@@ -365,6 +436,8 @@ def test_with_a_version_column_the_highest_version_since_the_last_tombstone_wins
             compact(world.log())
         elif act == "gc":
             gc.collect(world.log())
+        elif act in ("dies before", "dies after"):
+            dying(world, publication=2, applied=act == "dies after")
         else:
             world.put(log, *act)
             for key, value, version in act:

@@ -35,11 +35,12 @@ def compact(
 ) -> CompactionStats | None:
     """One run as a Spark job; None if the topic has never been compacted and is empty."""
     log = shared_client(zookeeper, storage, password).log(topic)
-    work = compaction.begin(log)
-    if work is not None:
-        tasks = max(1, min(len(work.pieces), -(-sum(piece.rows for piece in work.pieces) // RECORDS_PER_TASK)))
-        survivors = _survivors(_keys(spark, work, tasks), versioned=bool(work.version))
-        compaction.publish(log, work, _write(survivors, work, tasks))
+    with compaction.compacting(log):
+        work = compaction.begin(log)
+        if work is not None:
+            tasks = max(1, min(len(work.pieces), -(-sum(piece.rows for piece in work.pieces) // RECORDS_PER_TASK)))
+            survivors = _survivors(_keys(spark, work, tasks), versioned=bool(work.version))
+            compaction.publish(log, work, _write(survivors, work, tasks))
     return compaction.stats(log)
 
 

@@ -439,6 +439,7 @@ _KINDS: dict[type[port.Key[Any]], _Kind[Any, Any]] = {
     port.LedgerKey: _MARKER,
     port.CursorKey: _Kind(Cursor, pb.Cursor.FromString, _dump_cursor, _load_cursor),
     port.OwnerKey: _Kind(Holder, pb.Holder.FromString, _dump_holder, _load_holder),
+    port.CompactorKey: _Kind(Holder, pb.Holder.FromString, _dump_holder, _load_holder),
     port.PinKey: _Kind(Pin, pb.Pin.FromString, _dump_pin, _load_pin),
     port.ReviserKey: _Kind(Holder, pb.Holder.FromString, _dump_holder, _load_holder),
     port.CommitKey: _Kind(Commit, pb.Commit.FromString, _dump_commit, _load_commit),

@@ -10,6 +10,7 @@ Below the namespace's root::
     /ledgers/<uuid>/cursor-<name>              a subscription
     /ledgers/<uuid>/owner-<name>               who is attached to it, ephemeral
     /ledgers/<uuid>/reviser-<name>             who is resetting it, ephemeral
+    /ledgers/<uuid>/compactor                  who is compacting it, ephemeral
     /ledgers/<uuid>/pin-<id>                   a running reader of compacted ledgers, ephemeral
     /ledgers/<uuid>/schema-<10 digits>
     /ledgers/<uuid>/ledger-<10 digits>/<12 digits>    one commit
@@ -26,6 +27,7 @@ from urllib.parse import quote, unquote
 from pyspark_ledger.port import (
     AnyKey,
     CommitKey,
+    CompactorKey,
     CursorKey,
     DedupKey,
     HeadKey,
@@ -56,6 +58,7 @@ _PATTERNS = (
     (re.compile(f"{LEDGERS}/{_NAME}/cursor-{_NAME}"), lambda uuid, name: CursorKey(unquote(uuid), unquote(name))),
     (re.compile(f"{LEDGERS}/{_NAME}/owner-{_NAME}"), lambda uuid, name: OwnerKey(unquote(uuid), unquote(name))),
     (re.compile(f"{LEDGERS}/{_NAME}/reviser-{_NAME}"), lambda uuid, name: ReviserKey(unquote(uuid), unquote(name))),
+    (re.compile(f"{LEDGERS}/{_NAME}/compactor"), lambda uuid: CompactorKey(unquote(uuid))),
     (re.compile(f"{LEDGERS}/{_NAME}/pin-{_NAME}"), lambda uuid, id: PinKey(unquote(uuid), unquote(id))),
     (re.compile(rf"{LEDGERS}/{_NAME}/schema-(\d+)"), lambda uuid, id: SchemaKey(unquote(uuid), int(id))),
     (re.compile(rf"{LEDGERS}/{_NAME}/ledger-(\d+)"), lambda uuid, n: LedgerKey(unquote(uuid), int(n))),
@@ -87,6 +90,8 @@ def path(key: Key[Any]) -> str:
             return f"{LEDGERS}/{_segment(uuid)}/owner-{_segment(name)}"
         case ReviserKey(uuid, name):
             return f"{LEDGERS}/{_segment(uuid)}/reviser-{_segment(name)}"
+        case CompactorKey(uuid):
+            return f"{LEDGERS}/{_segment(uuid)}/compactor"
         case PinKey(uuid, id):
             return f"{LEDGERS}/{_segment(uuid)}/pin-{_segment(id)}"
         case SchemaKey(uuid, id):
