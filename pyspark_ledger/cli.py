@@ -9,7 +9,10 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import click
+try:
+    import click
+except ImportError:
+    raise SystemExit("pyspark-ledger needs the extra 'cli': pip install 'pyspark-ledger[cli]'") from None
 
 from pyspark_ledger.clock import SYSTEM_CLOCK
 from pyspark_ledger.errors import Conflict, LedgerError

@@ -77,6 +77,13 @@ def test_it_runs_again_and_again_until_interrupted(client):
     assert "Traceback" not in error
 
 
+@pytest.mark.spark
+def test_the_spark_engine_compacts_too(spark, client):
+    done = run(client, "topics", "compact", "orders", "--engine", "spark", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["records"] == 10
+
+
 def test_help_says_what_each_command_does():
     text = CliRunner().invoke(main, ["topics", "compact", "--help"]).stdout
     for word in ("--engine", "--read-rate", "--write-rate", "--every", "readCompacted"):
