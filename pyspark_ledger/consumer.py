@@ -196,7 +196,8 @@ class Consumer:
     # -- acknowledging -------------------------------------------------------------------------------------
 
     def acknowledge(self, message: Message) -> bool:
-        """One record is done. False if the cursor was reset since it was read: then it is not, and will come again."""
+        """One record is done. False if the cursor has been reset since it was read: then it is not, and comes again if
+        it lies after the new position. A reset that comes before the acknowledgement is written drops it too."""
         return self._acknowledge(message, message.ordinal)
 
     def acknowledge_cumulative(self, message: Message) -> bool:
@@ -204,7 +205,7 @@ class Consumer:
         return self._acknowledge(message, 0)
 
     def _acknowledge(self, message: Message, since: int) -> bool:
-        self._check_open()
+        self._follow()
         with self._lock:
             if message.revision != self._revision:
                 return False
@@ -218,7 +219,7 @@ class Consumer:
 
     def negative_acknowledge(self, message: Message) -> None:
         """The record could not be handled: it is delivered again soon."""
-        self._check_open()
+        self._follow()
         with self._lock:
             if message.revision == self._revision and not self._is_done(message):
                 self._replay |= ((message.ordinal, message.ordinal + 1),)

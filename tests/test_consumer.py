@@ -254,6 +254,16 @@ def test_masked_records_are_neither_delivered_nor_in_the_way_of_the_mark(tmp_pat
     assert handle(world).stats().mark_delete == Position(0, 2, 0)
 
 
+def test_an_acknowledgement_after_a_reset_that_was_not_noticed_yet_does_not_count(world):
+    subscriber = consumer(world)
+    message = subscriber.receive(0)
+    handle(world).reset("earliest")
+    assert subscriber.acknowledge(message) is False
+    assert subscriber.acknowledge_cumulative(message) is False
+    assert numbers(take(subscriber)) == list(range(30))
+    subscriber.close()
+
+
 ACTS = st.lists(
     st.one_of(
         st.tuples(st.just("receive"), st.integers(1, 8)),
