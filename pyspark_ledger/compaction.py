@@ -169,8 +169,11 @@ def publish(log: Log, work: Work, bounds: list[Bound]) -> Generation:
     return generation
 
 
-def newest(view: View) -> Generation | None:
-    return view.head.generations[-1] if view.head.generations else None
+def newest(view: View, end: Position | None = None) -> Generation | None:
+    """The newest generation; for a read that stops at ``end``, the newest that goes no further: a later one has no
+    longer what was true at the end."""
+    usable = [generation for generation in view.head.generations if end is None or generation.horizon <= end]
+    return usable[-1] if usable else None
 
 
 def check_compactable(log: Log) -> None:
@@ -217,9 +220,8 @@ def _only(piece: Slice, rows: pa.Array) -> Slice:
 
 
 def sources(log: Log, view: View, start: Position, end: Position, base: Position) -> Iterator[Slice]:
-    """What has to be read for the state at ``end``: the newest generation that goes no further, and the log since."""
-    usable = [generation for generation in view.head.generations if generation.horizon <= end]
-    return read_through(log, view, usable[-1] if usable else None, start, end, base)
+    """What has to be read for the state at ``end``: a generation, and the log since."""
+    return read_through(log, view, newest(view, end), start, end, base)
 
 
 # -- phase one --------------------------------------------------------------------------------------------------

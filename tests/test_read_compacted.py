@@ -148,6 +148,26 @@ def test_a_running_query_keeps_the_deletions_that_it_has_not_seen_pulsar_26190(c
     query.reader.stop()
 
 
+def test_a_stream_that_ends_before_the_horizon_ends_with_the_state_at_its_end_I9(client):
+    put(client, ("a", 1), ("b", 1))
+    end = client.end("t")
+    wanted = full(client)
+    put(client, ("a", 2), ("b", None))
+    client.compact("t")
+    assert Follower(client, endingOffsets=str(end)).drain() == wanted
+
+
+def test_an_available_now_run_ends_with_the_state_at_its_target_whatever_is_compacted_meanwhile_I9(client):
+    put(client, ("a", 1), ("b", 1))
+    query = Follower(client, maxRowsPerTrigger="1")
+    query.reader.prepareForTriggerAvailableNow()
+    query.step()
+    wanted = full(client)
+    put(client, ("b", 2))
+    client.compact("t")
+    assert query.drain() == wanted
+
+
 def test_a_reset_into_the_compacted_range_shows_every_deletion_since(client):
     put(client, ("a", 1), ("b", 1), ("c", 1))
     query = Follower(client, subscription="s")

@@ -99,7 +99,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         everything = isinstance(limit, ReadAllAvailable)
         if not everything and self._waits_for_more(log, view, begin, end):
             return nothing_new
-        generation, base = self._compacted(view, at, place)
+        generation, base = self._compacted(compaction.newest(view, end), at, place)
         position, rows = self._advance(log, view, generation, begin, end, base, everything)
         if rows == 0:
             return nothing_new  # a ledger was sealed: another spelling of the same place
@@ -133,12 +133,13 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         return scan.advance(pieces, begin, end, max_rows, max_bytes, end_of)
 
-    def _compacted(self, view: View, at: Offset | None, place: Place) -> tuple[Generation | None, Position]:
+    def _compacted(
+        self, generation: Generation | None, at: Offset | None, place: Place
+    ) -> tuple[Generation | None, Position]:
         """Which generation the next batch reads, and from where on its tombstones matter: a reader that begins with
         a generation never saw what was deleted before its horizon, any other reader may have."""
         if not self._options.read_compacted:
             return None, EARLIEST
-        generation = compaction.newest(view)
         base = place.position
         if at is not None and at.base is not None and place.start is None:
             base = at.base
