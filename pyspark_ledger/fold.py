@@ -28,7 +28,7 @@ class Survivors:
     """Row numbers, in order."""
 
     records: pa.Array
-    tombstones: pa.Array  # the last one of every key that has nothing after it
+    tombstones: pa.Array  # the last one of every key that has nothing after it; with versions, of every key
 
 
 class Fold:
@@ -76,19 +76,11 @@ class Fold:
         records, tombstones = list(self._keyless), []
         for part in self._spill.ranges() if self._spill.runs else [self._state]:
             if part is not None:
-                kept, gone = self._split(self._reduced(part))
-                records.append(kept)
-                tombstones.append(gone)
+                state = self._reduced(part)
+                records.append(_flat(state.filter(pc.invert(state["tombstone"]))["row"]))
+                tombstones.append(_flat(state.filter(state["tombstone"])["row"]))
         self._spill.close()
         return Survivors(_sorted(records), _sorted(tombstones))
-
-    def _split(self, state: pa.Table) -> tuple[pa.Array, pa.Array]:
-        """The rows that count, and the tombstones of keys that have none."""
-        gone = state.filter(state["tombstone"])
-        alive = state.filter(pc.invert(state["tombstone"]))
-        if self._versioned:
-            gone = gone.filter(pc.invert(pc.is_in(gone["key"], value_set=_flat(alive["key"]))))
-        return _flat(alive["row"]), _flat(gone["row"])
 
     def _reduced(self, rows: pa.Table) -> pa.Table:
         return _best_versions(rows) if self._versioned else _last_rows(rows)
@@ -150,7 +142,8 @@ def _last_rows(rows: pa.Table) -> pa.Table:
 
 
 def _best_versions(rows: pa.Table) -> pa.Table:
-    """At most two rows per key: its last tombstone, and the best of what came after that."""
+    """At most two rows per key: its last tombstone, and the best of what came after that. The tombstone matters even
+    then: a reader that has seen a higher version before it must learn that this no longer counts."""
     codes = _flat(rows["key"]).dictionary_encode().indices
     rows = rows.append_column("code", codes)
     gone = rows.filter(rows["tombstone"]).group_by("code", use_threads=False).aggregate([("row", "max")])

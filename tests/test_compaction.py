@@ -9,7 +9,7 @@ import decimal
 import pyarrow as pa
 import pytest
 from helpers import IDS, World, append, append_ids
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyspark_ledger import append as protocol
@@ -427,23 +427,45 @@ def table(log):
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(ACT, max_size=20))
+@example([[("a", 1, 3)], "read", [("a", None, None), ("a", 2, 1)], "compact", "read"])
 def test_with_a_version_column_the_highest_version_since_the_last_tombstone_wins_I9(tmp_path_factory, acts):
     world = Keyed(tmp_path_factory.mktemp("w"), version_column="version")
     log = world.log()
     wanted: dict[str, tuple[int, int]] = {}
+    live: dict[str, tuple[int, int]] = {}
+    position, base, pin = None, EARLIEST, compaction.Pinned(world.log())
     for act in acts:
-        if act in ("compact", "read"):
+        if act == "compact":
             compact(world.log())
+        elif act == "read":  # a live reader that folds by version, over whatever generations there are by now
+            view = log.refresh(sync=True)
+            newest = compaction.newest(view)
+            base = newest.horizon if position is None and newest else base
+            if newest and newest.tombstones_from > max(position or EARLIEST, base):
+                continue
+            for piece in sources(log, view, position or EARLIEST, view.head.end, base):
+                for rows in read_slice(log.storage, log.topic.uuid, piece, SCHEMA):
+                    for row in rows.batch.to_pylist():
+                        by_version(live, row["k"], row["v"], row["version"])
+            position = view.head.end
+            if newest:
+                pin.move(newest, max(position, base))
+            assert live == wanted, "I9: a live reader learns that versions count anew"
         elif act == "gc":
             gc.collect(world.log())
         elif act in ("dies before", "dies after"):
             dying(world, publication=2, applied=act == "dies after")
         else:
             world.put(log, *act)
-            for key, value, version in act:
-                rank = -1 if version is None else version
-                if key is not None and value is None:
-                    wanted.pop(key, None)
-                elif key is not None and rank >= wanted.get(key, (0, -1))[1]:
-                    wanted[key] = (value, rank)
+            for row in act:
+                by_version(wanted, *row)
     assert table(log) == {key: value for key, (value, _) in wanted.items()}
+
+
+def by_version(state, key, value, version):
+    """What one record does to a map of the best versions."""
+    rank = -1 if version is None else version
+    if key is not None and value is None:
+        state.pop(key, None)
+    elif key is not None and rank >= state.get(key, (0, -1))[1]:
+        state[key] = (value, rank)

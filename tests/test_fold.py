@@ -30,7 +30,7 @@ def model(rows, versioned):
         elif not versioned or key not in values or rank >= values[key][1]:
             values[key] = (row, rank)
     records = sorted([row for row, _ in values.values()] + keyless)
-    return records, sorted(row for key, row in gone.items() if key not in values)
+    return records, sorted(row for key, row in gone.items() if versioned or key not in values)
 
 
 @given(ROWS, st.booleans(), st.lists(st.integers(0, 40), max_size=5), st.integers(1, 10), st.integers(1, 10))

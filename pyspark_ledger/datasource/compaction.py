@@ -75,7 +75,8 @@ def _survivors(rows: DataFrame, *, versioned: bool) -> DataFrame:
         since = keyed.withColumn("gone", gone).where("gone IS NULL OR row > gone OR row = gone")
         best = F.max(F.when(~F.col("tombstone"), F.struct("version", "row")))
         folded = since.groupBy("key").agg(best.alias("best"), F.max("gone").alias("gone"))
-        kept = folded.selectExpr("coalesce(best.row, gone) AS row", "best IS NULL AS tombstone")
+        values = folded.where("best IS NOT NULL").selectExpr("best.row AS row", "false AS tombstone")
+        kept = values.unionAll(folded.where("gone IS NOT NULL").selectExpr("gone AS row", "true AS tombstone"))
     else:
         last = keyed.groupBy("key").agg(F.max(F.struct("row", "tombstone")).alias("last"))
         kept = last.selectExpr("last.row AS row", "last.tombstone AS tombstone")
