@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
-from pyspark_ledger import fold, mask, names, scan
+from pyspark_ledger import fold, mask, names, pins, scan
 from pyspark_ledger import schema as schemas
 from pyspark_ledger.append import check_epochs
 from pyspark_ledger.compacted import Bound, Compacted, stage_manifest
@@ -25,10 +25,10 @@ from pyspark_ledger.entryfile import BATCH_BYTES, BATCH_ROWS, EntryWriter
 from pyspark_ledger.errors import Conflict, InvalidInput, LedgerError, OutcomeUnknown
 from pyspark_ledger.fold import Fold, Survivors
 from pyspark_ledger.log import Log, View
-from pyspark_ledger.port import CompactorKey, Create, CursorKey, Delete, HeadKey, PinKey, Put, RootKey, TransactionLost
+from pyspark_ledger.port import CompactorKey, Create, Delete, HeadKey, Put, TransactionLost
 from pyspark_ledger.position import EARLIEST, Position
 from pyspark_ledger.reader import Rows, not_before, read_slice
-from pyspark_ledger.records import FileRef, Generation, Holder, Pin
+from pyspark_ledger.records import FileRef, Generation, Holder
 from pyspark_ledger.scan import Slice
 from pyspark_ledger.storage import Storage, open_storage
 
@@ -117,23 +117,8 @@ def work_of(log: Log, view: View, start: Position, end: Position) -> Work:
     return Work(
         log.storage.uri, log.topic.uuid, view.head.gc_epoch, log.schema(view.head.schema_id), log.topic.key,
         log.topic.version_column, tuple(sources(log, view, start, end, EARLIEST)), end, view.head.records,
-        previous.number + 1 if previous else 1, _tombstones_from(log, view),
+        previous.number + 1 if previous else 1, pins.tombstones_from(log, view),
     )  # fmt: skip
-
-
-def _tombstones_from(log: Log, view: View) -> Position:
-    """Tombstones before this can go: every subscription and every running reader is past them, and they were in all
-    generations that are kept, for readers that are neither. Forward only."""
-    kept = view.head.generations
-    if len(kept) < log.limits.kept_generations:
-        return kept[-1].tombstones_from if kept else EARLIEST
-    needed = [kept[0].horizon]
-    for key in log.metadata.children(RootKey(log.topic.uuid)):
-        if isinstance(key, CursorKey) and (cursor := log.metadata.read(key)) is not None:
-            needed.append(cursor.record.mark_delete)
-        elif isinstance(key, PinKey) and (pin := log.metadata.read(key)) is not None:
-            needed.append(pin.record.position)
-    return max(kept[-1].tombstones_from, min(needed))
 
 
 def _throttled(log: Log, progress: Progress, rate: float | None) -> Progress:
@@ -434,27 +419,3 @@ def stats(log: Log) -> CompactionStats | None:
         last.number, last.horizon, last.records, last.read, last.bytes, last.finished_ms, head.records - last.read,
         running.record.since_ms if running else None,
     )  # fmt: skip
-
-
-class Pinned:
-    """A running reader's pin. It is moved only when the reader comes to a new generation: a pin that lags behind keeps
-    more tombstones than necessary, and never too few."""
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        self._key = PinKey(log.topic.uuid, log.clock.new_id().hex())
-        self._generation = 0
-
-    def move(self, generation: Generation, position: Position) -> None:
-        if generation.number == self._generation:
-            return
-        found = self._log.metadata.read(self._key)
-        pin = Pin(position)
-        op = Create(self._key, pin, ephemeral=True) if found is None else Put(self._key, pin, found.version)
-        with contextlib.suppress(TransactionLost, OutcomeUnknown):  # tried again with the next batch
-            self._log.metadata.transact([op])
-            self._generation = generation.number
-
-    def release(self) -> None:
-        with contextlib.suppress(LedgerError):
-            self._log.metadata.transact([Delete(self._key)])

@@ -22,6 +22,8 @@ from pyspark_ledger.entryfile import EntryWriter
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.log import Log
 from pyspark_ledger.memory import Crash, Faults
+from pyspark_ledger.pins import Pinned
+from pyspark_ledger.port import PinKey, RootKey
 from pyspark_ledger.position import EARLIEST, Position
 from pyspark_ledger.reader import read_slice
 
@@ -133,13 +135,14 @@ def test_horizon_and_generation_only_grow_and_an_overtaken_compactor_changes_not
     assert (generation.number, generation.read) == (1, 2)
 
 
+@pytest.mark.parametrize("step", [0, 1])  # the lock, the publication
 @pytest.mark.parametrize("fault", ["applied_then_lost", "lost_before", "delayed", "expired"])
-def test_a_publication_of_unknown_outcome_is_made_once_I14(world, fault):
+def test_a_compaction_whose_answers_are_lost_is_published_once_I14(world, fault, step):
     log = world.log()
     world.put(log, ("a", 1))
     faults = Faults()
     compactor = world.log(faults)
-    faults.next_transact(fault)
+    faults.next_transact(*[None] * step, fault)
     compact(compactor)
     world.server.deliver_delayed()
     assert [g.number for g in world.log().view().head.generations] == [1]
@@ -175,6 +178,29 @@ def test_old_generations_are_kept_for_planned_batches_and_then_collected(world):
         gc.collect(world.log())
     files = len(world.files())
     assert files < 8 + 3 * 2 + 12  # entries, the kept generations with their manifests, index files
+
+
+def test_a_pin_that_went_with_its_session_is_made_again(tmp_path):
+    world = Keyed(tmp_path, clock=SeededClock())
+    reader = world.log()
+    pin = Pinned(reader)
+
+    def pins():
+        keys = reader.metadata.children(RootKey(world.topic.uuid))
+        return [reader.metadata.read(key).record.position for key in keys if isinstance(key, PinKey)]
+
+    pin.move(0, Position(0, 1, 0))
+    reader.metadata.expire()
+    assert pins() == []
+    world.clock.sleep(reader.metadata.session_timeout_s)
+    pin.move(0, Position(0, 2, 0))
+    assert pins() == [Position(0, 2, 0)]
+    pin.move(0, Position(0, 3, 0))  # not worth a request
+    assert pins() == [Position(0, 2, 0)]
+    pin.move(1, Position(0, 4, 0))
+    assert pins() == [Position(0, 4, 0)]
+    pin.release()
+    assert pins() == []
 
 
 def test_a_second_compactor_is_refused_at_once_with_the_name_of_the_first(world):
@@ -251,8 +277,8 @@ def test_tombstones_go_when_every_reader_is_past_them_and_not_before(world):
 
     assert (compact_often().records, compaction.newest(log.view()).tombstones_from) == (2, EARLIEST)
     CursorHandle(world.log(), "slow").clear_backlog()
-    pin = compaction.Pinned(world.log())
-    pin.move(compaction.newest(log.view()), Position(0, 1, 0))  # a running reader that may have seen a
+    pin = Pinned(world.log())
+    pin.move(compaction.newest(log.view()).number, Position(0, 1, 0))  # a running reader that may have seen a
     assert compact_often().records == 2
     pin.release()
     generation = compact_often()
@@ -370,7 +396,7 @@ def test_a_compacted_read_ends_with_the_map_of_a_full_read_and_a_live_one_sees_e
     world = Keyed(tmp_path_factory.mktemp("w"))
     log = world.log()
     live, position, base = {}, None, EARLIEST
-    pin = compaction.Pinned(world.log())
+    pin = Pinned(world.log())
     horizons = [EARLIEST]
     for act in acts:
         if act == "compact":
@@ -397,7 +423,7 @@ def test_a_compacted_read_ends_with_the_map_of_a_full_read_and_a_live_one_sees_e
                         live[key] = value
             position = view.head.end
             if view.head.generations:
-                pin.move(view.head.generations[-1], max(position, base))
+                pin.move(view.head.generations[-1].number, max(position, base))
             assert live == state(full_read(log))[0], "I9: a live reader sees every deletion of a key it saw"
         else:
             world.put(log, *[(key, value, None) for key, value, _ in act])
@@ -433,7 +459,7 @@ def test_with_a_version_column_the_highest_version_since_the_last_tombstone_wins
     log = world.log()
     wanted: dict[str, tuple[int, int]] = {}
     live: dict[str, tuple[int, int]] = {}
-    position, base, pin = None, EARLIEST, compaction.Pinned(world.log())
+    position, base, pin = None, EARLIEST, Pinned(world.log())
     for act in acts:
         if act == "compact":
             compact(world.log())
@@ -449,7 +475,7 @@ def test_with_a_version_column_the_highest_version_since_the_last_tombstone_wins
                         by_version(live, row["k"], row["v"], row["version"])
             position = view.head.end
             if newest:
-                pin.move(newest, max(position, base))
+                pin.move(newest.number, max(position, base))
             assert live == wanted, "I9: a live reader learns that versions count anew"
         elif act == "gc":
             gc.collect(world.log())

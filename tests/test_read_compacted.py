@@ -168,6 +168,18 @@ def test_an_available_now_run_ends_with_the_state_at_its_target_whatever_is_comp
     assert query.drain() == wanted
 
 
+def test_a_query_that_began_before_the_first_compaction_keeps_its_deletions_too(client):
+    put(client, *[(f"k{n}", n) for n in range(6)])
+    query = Follower(client, maxRowsPerTrigger="3")
+    query.step()
+    put(client, ("k0", None))
+    for value in range(6):  # while a long batch runs
+        put(client, ("k5", value))
+        client.compact("t")
+    assert query.drain() == full(client)
+    query.reader.stop()
+
+
 def test_a_reset_into_the_compacted_range_shows_every_deletion_since(client):
     put(client, ("a", 1), ("b", 1), ("c", 1))
     query = Follower(client, subscription="s")

@@ -21,7 +21,6 @@ from pyspark.sql.types import StructType
 
 from pyspark_ledger import compaction, scan
 from pyspark_ledger.compacted import Compacted
-from pyspark_ledger.compaction import Pinned
 from pyspark_ledger.datasource import offsets
 from pyspark_ledger.datasource.offsets import INITIAL, Offset
 from pyspark_ledger.datasource.options import ReadOptions
@@ -36,6 +35,7 @@ from pyspark_ledger.datasource.planning import (
 from pyspark_ledger.datasource.subscription import Place, Subscription
 from pyspark_ledger.errors import DataLoss
 from pyspark_ledger.log import Log, View
+from pyspark_ledger.pins import Pinned
 from pyspark_ledger.position import EARLIEST, Position
 from pyspark_ledger.reader import POLL_S
 from pyspark_ledger.records import Generation
@@ -150,9 +150,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _hold(self, generation: Generation | None, seen: Position) -> None:
         """Tells compaction which tombstones this reader may still need; and whether it came too late for some."""
-        if generation is None:
-            return
-        if generation.tombstones_from > seen:
+        if generation is not None and generation.tombstones_from > seen:
             raise DataLoss(
                 f"the query has read up to {seen}, and generation {generation.number} of the compacted topic has "
                 f"dropped deletions before {generation.tombstones_from}, which it would miss: start with a new "
@@ -161,7 +159,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         if self._pin is None:
             self._pin = Pinned(self._log())
-        self._pin.move(generation, seen)
+        self._pin.move(generation.number if generation else 0, seen)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         log, view = self._current()
