@@ -8,7 +8,7 @@ deletes a file: only gc does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -17,12 +17,14 @@ import pyarrow.compute as pc
 from pyspark_ledger import dedup, seal
 from pyspark_ledger import schema as schemas
 from pyspark_ledger.clock import Deadline
-from pyspark_ledger.errors import Conflict, DataLoss, Fenced, InvalidInput, LedgerError, OutcomeUnknown, Unavailable
+from pyspark_ledger.errors import Conflict, DataLoss, Fenced, InvalidInput, LedgerError
 from pyspark_ledger.log import Log, View
-from pyspark_ledger.port import CommitKey, Create, HeadKey, Op, Put, SchemaKey, TransactionLost
+from pyspark_ledger.outcome import carry_out
+from pyspark_ledger.port import CommitKey, Create, HeadKey, Op, Put, SchemaKey
 from pyspark_ledger.position import Position
 from pyspark_ledger.record_ids import Accepted, RecordIds
 from pyspark_ledger.records import Commit, Entry, FileRef, Head, Schema
+from pyspark_ledger.token_claims import TokenClaims
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +48,8 @@ class Batch:
     dropped: int = 0  # duplicates that were not even staged,
     known: pa.Table | None = None  # because of these last ids
     forget: bool = False
+    mints: bool = False  # its records get tokens
+    tokens: TokenClaims | None = None  # its records bring tokens, which are consumed
 
     @property
     def records(self) -> int:
@@ -122,15 +126,24 @@ def append(log: Log, batch: Batch) -> Appended:
                     raise _name_in_use(batch.producer, log.topic.name)
                 if not accepted.entries:
                     return _all_duplicates(log, view, batch)
-            attempt = _decide(log, view, batch, accepted, side_files)
+            spent: Sequence[Op] = ()
+            if batch.tokens is not None:
+                accepted, spent = batch.tokens.judge()
+                if not accepted.entries:
+                    return _all_duplicates(log, view, batch)
+            attempt = _decide(log, view, batch, accepted, side_files, spent)
         except LedgerError:
             if looked_again:
                 raise
             log.refresh(sync=True)  # a wrong yes is caught by the head's version, a wrong no only here
             looked_again = True
             continue
-        if _commit(log, attempt, deadline):
+        if _try_commit(log, batch, attempt, deadline):
+            if batch.tokens is not None:
+                batch.tokens.committed()
             return _done(log, attempt, accepted)
+        if batch.tokens is not None:
+            batch.tokens.lost()
         log.clock.sleep(log.clock.jitter(0.002))
         log.refresh()
 
@@ -177,7 +190,9 @@ def _is_replay(producers: dedup.Producers, batch: Batch, claim: dedup.Claim, top
     return verdict is dedup.Verdict.REPLAY
 
 
-def _decide(log: Log, view: View, batch: Batch, accepted: Accepted, side_files: _SideFiles) -> _Attempt:
+def _decide(
+    log: Log, view: View, batch: Batch, accepted: Accepted, side_files: _SideFiles, more: Sequence[Op]
+) -> _Attempt:
     head = view.head
     check_epochs(head, (entry.file for entry in accepted.entries))
     entries_file = side_files.entries(accepted.entries, head.gc_epoch)
@@ -210,6 +225,8 @@ def _decide(log: Log, view: View, batch: Batch, accepted: Accepted, side_files: 
         highest=() if accepted.highest is None or highest_file else _pairs(accepted.highest),
         highest_file=highest_file,
         dropped=accepted.dropped + batch.dropped,
+        mints=batch.mints,
+        tokens_before=head.tokens,
     )
     after = replace(
         head,
@@ -220,11 +237,13 @@ def _decide(log: Log, view: View, batch: Batch, accepted: Accepted, side_files: 
         last_publish_ms=commit.publish_ms,
         records=head.records + commit.records,
         bytes=head.bytes + commit.bytes,
+        tokens=head.tokens + (commit.records if batch.mints else 0),
     )
     ops = (
         Put(HeadKey(head.uuid), after, view.version),
         Create(CommitKey(head.uuid, commit.ledger, commit.number), commit),
         *schema_ops,
+        *more,
     )
     return _Attempt(view.version, after, commit, ops)
 
@@ -261,54 +280,34 @@ def check_epochs(head: Head, files: Iterable[FileRef]) -> None:
             )
 
 
+def _try_commit(log: Log, batch: Batch, attempt: _Attempt, deadline: Deadline) -> bool:
+    try:
+        return _commit(log, attempt, deadline)
+    except InvalidInput as error:
+        if error.code != "LEDGER_TOO_LARGE" or batch.tokens is None:
+            raise
+        raise InvalidInput(
+            f"topic '{log.topic.name}': the tokens of this batch are in too many places to be consumed at once: "
+            f"{error.message}. Write smaller batches (maxRowsPerTrigger of the source), or mint tokens in blocks, with "
+            "mint(1000) instead of a thousand mint(1)",
+            error.code,
+        ) from None
+
+
 def _commit(log: Log, attempt: _Attempt, deadline: Deadline) -> bool:
     """True if the attempt is in the log, False if it is not and never will be."""
-    unknown = False
-    while True:
-        try:
-            log.metadata.transact(attempt.ops)
-            return True
-        except TransactionLost:
-            if not unknown:
-                return False
-            # The first sending may be what took the version: look, never assume.
-        except OutcomeUnknown as error:
-            unknown = True
-            logger.info(
-                "topic=%s commit=%d: outcome unknown, resolving: %s",
-                log.topic.name,
-                attempt.commit.number,
-                error,
-            )
-        outcome = _resolve(log, attempt, deadline)
-        if outcome is not None:
-            return outcome
 
-
-def _resolve(log: Log, attempt: _Attempt, deadline: Deadline) -> bool | None:
-    """Was it applied? None: it was not, and can still be, so send the same again."""
-    while True:
-        try:
-            view = log.refresh(sync=True)
-        except Unavailable:
-            if deadline.passed:
-                raise OutcomeUnknown(
-                    f"topic '{log.topic.name}': commit {attempt.commit.number} was sent, and ZooKeeper does not answer "
-                    "any more. It may or may not be in the log; a retry with the same sequence id is safe"
-                ) from None
-            log.clock.sleep(log.clock.jitter(0.2))
-            continue
+    def look() -> bool | None:
+        view = log.refresh(sync=True)
         if view.version == attempt.version:
-            if deadline.passed:
-                raise OutcomeUnknown(
-                    f"topic '{log.topic.name}': commit {attempt.commit.number} was sent again and again, never "
-                    "answered. It may still be applied; a retry with the same sequence id is safe"
-                )
             return None
         # The version has moved on: an attempt that is not in the log by now can never be.
         if view.head.next_commit <= attempt.commit.number:
             return False
         return log.commit(view, attempt.commit.number).id == attempt.commit.id
+
+    what = f"topic '{log.topic.name}': commit {attempt.commit.number}"
+    return carry_out(log.metadata, attempt.ops, look, what, deadline, log.clock)
 
 
 def _done(log: Log, attempt: _Attempt, accepted: Accepted) -> Appended:

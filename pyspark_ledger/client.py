@@ -33,6 +33,7 @@ from pyspark_ledger.producer import Producer
 from pyspark_ledger.reader import Bound, Reader
 from pyspark_ledger.records import Policies, ProducerState, Topic
 from pyspark_ledger.storage import Storage, open_storage
+from pyspark_ledger.tokens import Tokens
 
 DEFAULT_ZOOKEEPER = "127.0.0.1:2181"
 
@@ -103,13 +104,20 @@ class LedgerClient:
         initial_sequence_id: int | None = None,
         *,
         compression: str = "lz4",
+        mint_tokens: bool = False,
     ) -> Producer:
         """Writes records one by one, in commits of many. Close it, or use it with ``with``.
 
         With a name, records are numbered (from ``initial_sequence_id``, or after the last one in the log) and a retry
-        after a crash adds nothing twice. Without one, a unique name is assigned."""
-        log = self.log(topic)
-        return Producer(log, name=name, initial_sequence_id=initial_sequence_id, compression=compression)
+        after a crash adds nothing twice. Without one, a unique name is assigned. With ``mint_tokens`` each record gets
+        a token (see :meth:`tokens`)."""
+        return Producer(
+            self.log(topic),
+            name=name,
+            initial_sequence_id=initial_sequence_id,
+            compression=compression,
+            mint_tokens=mint_tokens,
+        )
 
     def reader(
         self,
@@ -152,6 +160,13 @@ class LedgerClient:
         log = self.log(topic)
         keys = self._metadata.children(RootKey(log.topic.uuid))
         return [CursorHandle(log, key.name).stats() for key in keys if isinstance(key, CursorKey)]
+
+    # -- tokens --------------------------------------------------------------------------------------------
+
+    def tokens(self, topic: str, group: str | None = None) -> Tokens:
+        """The tokens of a topic's records, and of messages from outside: mint, present, consume, stats. Each group
+        consumes for itself; the default is the topic's own name, as it is for a sink that writes to the topic."""
+        return Tokens(self.log(topic), group if group is not None else topic)
 
     # -- producers and maintenance -------------------------------------------------------------------------
 

@@ -91,7 +91,19 @@ class Compacted:
             high = last[1] if last[0] == number else records
             if first[0] <= number <= last[0] and low < high:
                 yield Slice(
-                    file, -1, number, low, high, records, b"", 0, "", None, schemas.SEQUENCE, schemas.PRODUCER, base
+                    file,
+                    -1,
+                    number,
+                    low,
+                    high,
+                    records,
+                    b"",
+                    0,
+                    "",
+                    None,
+                    schemas.SEQUENCE,
+                    schemas.PRODUCER,
+                    base=base,
                 )
 
     def position(self, piece: Slice, row: int) -> Position:

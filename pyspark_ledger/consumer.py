@@ -24,6 +24,7 @@ from pyspark_ledger.position import Position
 from pyspark_ledger.reader import POLL_S, WAIT_S, Bound, Record, read_slice
 from pyspark_ledger.records import Cursor
 from pyspark_ledger.runs import Runs
+from pyspark_ledger.token_ids import Place
 
 logger = logging.getLogger(__name__)
 
@@ -165,14 +166,16 @@ class Consumer:
         for piece in scan.slices(self._log, view, start, view.head.end):
             piece = piece.first(records - len(messages))
             published = datetime.fromtimestamp(piece.publish_ms / 1000, UTC)
+            place = Place(self._log.topic.uuid, piece.ledger, piece.entry) if piece.mints else None
             for rows in read_slice(self._log.storage, self._log.topic.uuid, piece, self._schema, with_ids=True):
                 columns = (column.to_pylist() for column in (rows.indexes, *rows.ids()))
                 for value, index, producer, sequence in zip(rows.batch.to_pylist(), *columns, strict=True):
                     position = Position(piece.ledger, piece.entry, index)
                     messages.append(
                         Message(
-                            position, value, published, producer, sequence, ordinal + len(messages), read.epoch,
-                            read.revision,
+                            position, value, published, producer, sequence,
+                            None if place is None else place.token(index),
+                            ordinal + len(messages), read.epoch, read.revision,
                         )
                     )  # fmt: skip
             start = piece.end

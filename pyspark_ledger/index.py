@@ -51,6 +51,8 @@ _COMMITS = pa.schema(
         pa.field("highest", pa.map_(pa.string(), pa.int64())),
         pa.field("highest_file", FILE_TYPE),
         pa.field("dropped", pa.int64()),
+        pa.field("mints", pa.bool_()),
+        pa.field("tokens_before", pa.int64()),
     ]
 )
 _ROWS = pa.schema(

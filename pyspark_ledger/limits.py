@@ -19,6 +19,12 @@ class Limits:
     remembered_revisions: int = 16
     kept_generations: int = 3  # compactions that a planned batch may still read
     nodes_per_delete: int = 500
+    token_chunk: int = 1 << 20  # tokens whose consumption one bitmap tells
+    token_block: int = 1 << 16  # tokens that are minted in one node at most
+    inline_bitmap_bytes: int = 64  # a longer one is kept in a node of its own,
+    inline_bitmaps: int = 16  # and so are the oldest of many
+    node_bitmap_bytes: int = 8_000  # and a longer one than this in a file
+    entity_bytes: int = 100_000  # likewise
     past_runs: int = 16
     append_deadline_s: float = 120.0
 

@@ -6,10 +6,13 @@ count every row. A mask is a bitmap with a one for every row that is kept, compr
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from pyspark_ledger.records import Entry
 
 
 def pack(kept: pa.BooleanArray) -> bytes:
@@ -23,6 +26,14 @@ def pack(kept: pa.BooleanArray) -> bytes:
 def unpack(mask: bytes, rows: int) -> pa.BooleanArray:
     bitmap = pa.decompress(mask, decompressed_size=_size(rows), codec="zstd")
     return pa.BooleanArray.from_buffers(pa.bool_(), rows, [None, bitmap], null_count=0)
+
+
+def cut(entry: Entry, kept: pa.BooleanArray) -> Entry | None:
+    """The entry without the rows that are not kept; None if there are no others."""
+    count = kept.true_count
+    if count == 0:
+        return None
+    return entry if count == entry.records else replace(entry, masked=entry.records - count, mask=pack(kept))
 
 
 def count(mask: bytes, rows: int, start: int, stop: int) -> int:

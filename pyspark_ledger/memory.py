@@ -25,12 +25,14 @@ from pyspark_ledger.port import (
     CursorKey,
     DedupKey,
     Delete,
+    EntityKey,
     HeadKey,
     Key,
     LedgerKey,
     Metadata,
     NamespaceKey,
     Op,
+    OutboxKey,
     OwnerKey,
     PinKey,
     Put,
@@ -38,6 +40,9 @@ from pyspark_ledger.port import (
     ReviserKey,
     RootKey,
     SchemaKey,
+    TokenBlockKey,
+    TokenChunkKey,
+    TokenGroupKey,
     TopicKey,
     TopicsKey,
     TransactionLost,
@@ -46,6 +51,7 @@ from pyspark_ledger.port import (
 from pyspark_ledger.records import Marker
 
 MAX_TRANSACTION_BYTES = 900_000
+_OP_BYTES = 150  # a path, and what is around it
 
 TransactFault = Literal["lost_before", "applied_then_lost", "delayed", "expired"]
 ReadFault = Literal["stale", "expired"]
@@ -404,9 +410,15 @@ def _parent(key: Key[Any]) -> Key[Any] | None:
             return RootKey(uuid)
         case CursorKey(uuid, _) | OwnerKey(uuid, _) | ReviserKey(uuid, _) | PinKey(uuid, _) | CompactorKey(uuid):
             return RootKey(uuid)
+        case TokenGroupKey(uuid, _):
+            return RootKey(uuid)
+        case TokenChunkKey(uuid, group, _) | TokenBlockKey(uuid, group, _):
+            return TokenGroupKey(uuid, group)
+        case EntityKey(outbox, _):
+            return OutboxKey(outbox)
         case CommitKey(uuid, ledger, _):
             return LedgerKey(uuid, ledger)
-        case NamespaceKey() | TopicsKey() | RootKey():
+        case NamespaceKey() | TopicsKey() | RootKey() | OutboxKey():
             return None
     raise TypeError(f"no parent is known for {key!r}")
 
@@ -423,7 +435,8 @@ def _check_versions(ops: Sequence[Op]) -> None:
 
 def _check_size(ops: Sequence[Op]) -> None:
     """Roughly what ZooKeeper's records would take."""
-    total = sum(len(pickle.dumps(op.record)) for op in ops if isinstance(op, (Create, Put)))
+    records = sum(len(pickle.dumps(op.record)) for op in ops if isinstance(op, (Create, Put)))
+    total = records + _OP_BYTES * len(ops)
     if total > MAX_TRANSACTION_BYTES:
         raise InvalidInput(
             f"a transaction of {total} bytes is over the limit of {MAX_TRANSACTION_BYTES}; nothing was sent",

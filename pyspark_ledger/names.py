@@ -9,6 +9,7 @@ import socket
 from pyspark_ledger.errors import InvalidInput
 
 _TOPIC = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+_VERSIONED = re.compile(r"/(\d{12,})-([0-9a-f]{32})$")
 _STAGED = re.compile(r"([0-9a-f]{8,16})/([0-9a-f]{32})\.arrow")
 
 
@@ -35,6 +36,44 @@ def check_subscription_name(name: str) -> str:
 def this_process() -> str:
     """Who we are, for people."""
     return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def check_group_name(name: str) -> str:
+    if not isinstance(name, str) or _TOPIC.fullmatch(name) is None:
+        raise InvalidInput(
+            f"'{name}' cannot be a token group's name: use 1 to 200 letters, digits, '_', '-' and '.', starting with "
+            "a letter, a digit or '_'",
+            "LEDGER_INVALID_GROUP_NAME",
+        )
+    return name
+
+
+def check_outbox_name(name: str) -> str:
+    if not isinstance(name, str) or _TOPIC.fullmatch(name) is None:
+        raise InvalidInput(
+            f"'{name}' cannot be an outbox's name: use 1 to 200 letters, digits, '_', '-' and '.', starting with "
+            "a letter, a digit or '_'",
+            "LEDGER_INVALID_OUTBOX_NAME",
+        )
+    return name
+
+
+def token_folder(uuid: str, group: str, chunk: int) -> str:
+    return f"{uuid}/tokens/{group}/{chunk:010d}"
+
+
+def entity_folder(outbox: str, digest: str) -> str:
+    return f"outboxes/{outbox}/{digest}"
+
+
+def versioned_file(folder: str, version: int, uid: bytes) -> str:
+    """A file that only one version of its node can name."""
+    return f"{folder}/{version:012d}-{uid.hex()}"
+
+
+def parse_versioned_file(path: str) -> tuple[int, bytes] | None:
+    match = _VERSIONED.search(path)
+    return (int(match[1]), bytes.fromhex(match[2])) if match else None
 
 
 def topic_folder(uuid: str) -> str:

@@ -15,6 +15,7 @@ from pyspark_ledger.records import (
     Commit,
     Cursor,
     DedupSnapshot,
+    Entity,
     Head,
     Holder,
     Marker,
@@ -22,6 +23,9 @@ from pyspark_ledger.records import (
     Pin,
     Record,
     Schema,
+    TokenBlock,
+    TokenChunk,
+    TokenGroup,
     Topic,
 )
 
@@ -122,6 +126,41 @@ class PinKey(Key[Pin]):
     id: str
 
 
+@dataclass(frozen=True, slots=True)
+class TokenGroupKey(Key[TokenGroup]):
+    """Parent of the group's chunks and blocks."""
+
+    uuid: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChunkKey(Key[TokenChunk]):
+    uuid: str
+    group: str
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBlockKey(Key[TokenBlock]):
+    uuid: str
+    group: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxKey(Key[Marker]):
+    """Parent of an outbox's entities."""
+
+    outbox: str
+
+
+@dataclass(frozen=True, slots=True)
+class EntityKey(Key[Entity]):
+    outbox: str
+    entity: str
+
+
 AnyKey = (
     NamespaceKey
     | TopicsKey
@@ -137,6 +176,11 @@ AnyKey = (
     | ReviserKey
     | PinKey
     | CompactorKey
+    | TokenGroupKey
+    | TokenChunkKey
+    | TokenBlockKey
+    | OutboxKey
+    | EntityKey
 )
 
 
@@ -201,8 +245,9 @@ class Metadata(Protocol):
         ...
 
     def children(self, key: AnyKey) -> list[AnyKey]:
-        """The keys below TopicsKey (topics), RootKey (everything of the topic but commits) or LedgerKey
-        (commits), in order. Empty if the parent is not there."""
+        """The keys below TopicsKey (topics), RootKey (everything of the topic but commits and tokens), LedgerKey
+        (commits), TokenGroupKey (chunks and blocks) or OutboxKey (entities), in order. Empty if the parent is not
+        there."""
         ...
 
     def transact(self, ops: Sequence[Op]) -> None:

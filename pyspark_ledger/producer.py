@@ -81,7 +81,13 @@ class Producer:
     """
 
     def __init__(
-        self, log: Log, *, name: str | None = None, initial_sequence_id: int | None = None, compression: str = "lz4"
+        self,
+        log: Log,
+        *,
+        name: str | None = None,
+        initial_sequence_id: int | None = None,
+        compression: str = "lz4",
+        mint_tokens: bool = False,
     ) -> None:
         if compression not in COMPRESSIONS:
             raise InvalidInput(f"compression '{compression}' is not one of {', '.join(COMPRESSIONS)}")
@@ -90,6 +96,7 @@ class Producer:
         self._log = log
         self.name = name or f"producer-{log.clock.new_id().hex()}"
         self._compression = COMPRESSIONS[compression]
+        self._mints = mint_tokens
         self._numbered = name is not None or initial_sequence_id is not None
         self._explicit: bool | None = None  # whether the application brings ids: decided by the first record
         self._persisted: int | None = self._recover() if self._numbered else None
@@ -247,7 +254,7 @@ class Producer:
         commit_id = self._log.clock.new_id()
         if ids is None:
             entry = self._stage(batches, target)
-            return append(self._log, Batch(commit_id, (entry,), target, producer=self.name))
+            return append(self._log, Batch(commit_id, (entry,), target, producer=self.name, mints=self._mints))
         columns = IdColumns(schemas.SEQUENCE, producer=self.name)
         numbered = schemas.with_sequence(batches, ids)
         entry = self._stage(numbered, numbered[0].schema)
@@ -263,6 +270,7 @@ class Producer:
                 ids=RecordIds(columns, [entry], [ranges.table()], self._log),
                 exclusive=not self._explicit and not self._waiting.tried,
                 producer=self.name,
+                mints=self._mints,
             ),
         )
 

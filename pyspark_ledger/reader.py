@@ -17,6 +17,7 @@ from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.log import Log, View
 from pyspark_ledger.position import Position
 from pyspark_ledger.storage import Storage
+from pyspark_ledger.token_ids import Place
 
 Bound = str | Position | datetime
 POLL_S = 2.0  # how long a lost watch can go unnoticed
@@ -32,6 +33,7 @@ class Record:
     publish_time: datetime
     producer: str
     sequence_id: int | None
+    token: str | None  # the right to process it once; None if it was written without mintTokens
 
     def __getitem__(self, column: str) -> Any:
         return self.value[column]
@@ -61,9 +63,11 @@ class Reader:
             published = datetime.fromtimestamp(piece.publish_ms / 1000, UTC)
             columns = (column.to_pylist() for column in (rows.indexes, *rows.ids()))
             values = rows.batch.to_pylist() if self._schema.names else [{}] * rows.batch.num_rows
+            place = Place(self._log.topic.uuid, piece.ledger, piece.entry) if piece.mints else None
             for value, index, producer, sequence in zip(values, *columns, strict=True):
                 self._position = piece.after(index + 1)
-                yield Record(Position(piece.ledger, piece.entry, index), value, published, producer, sequence)
+                token = None if place is None else place.token(index)
+                yield Record(Position(piece.ledger, piece.entry, index), value, published, producer, sequence, token)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The same, as Arrow record batches."""

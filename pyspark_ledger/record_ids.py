@@ -10,7 +10,7 @@ the topic knows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import pyarrow as pa
@@ -202,7 +202,7 @@ class RecordIds:
             if row["whole_all"]:
                 accepted[row["entry"]] = self.entries[row["entry"]]
         for number, kept in zip(undecided, self._kept_rows(undecided, last), strict=True):
-            accepted[number] = _masked(self.entries[number], kept)
+            accepted[number] = mask.cut(self.entries[number], kept)
         entries = tuple(entry for entry in accepted if entry is not None)
         raised = _above(self._highest, last)
         highest = pa.table({"producer": self._names, "sequence": self._highest, "slot": state["slot"]})
@@ -241,13 +241,6 @@ class RecordIds:
 def _above(sequence: pa.Array | pa.ChunkedArray, last: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Is an id new? A producer that has written nothing has no last id."""
     return pc.fill_null(pc.greater(sequence, last), True)
-
-
-def _masked(entry: Entry, kept: pa.BooleanArray) -> Entry | None:
-    count = kept.true_count
-    if count == 0:
-        return None
-    return entry if count == entry.records else replace(entry, masked=entry.records - count, mask=mask.pack(kept))
 
 
 def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:

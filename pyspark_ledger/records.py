@@ -78,6 +78,8 @@ class Commit:
     highest: tuple[tuple[str, int], ...] = ()  # what such a commit adds to the dedup state: inline, or else in
     highest_file: FileRef | None = None
     dropped: int = 0  # duplicates that did not become visible
+    mints: bool = False  # each of its records has a token
+    tokens_before: int = 0  # tokens that the topic had minted before this commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class Head:
     gc_kept_before: tuple[FileRef, ...] = ()  # and the time before
     policies: Policies = Policies()
     generations: tuple[Generation, ...] = ()  # the newest last; older ones for batches that were planned on them
+    tokens: int = 0  # minted so far, by commits that were asked to
 
     @property
     def end(self) -> Position:
@@ -216,6 +219,45 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenGroup:
+    """Which of a topic's tokens one group of consumers has consumed. Every consumption changes this node, so its
+    version orders them all. Tokens are numbered in the order of records; so many in a row are a chunk."""
+
+    chunk_tokens: int  # fixed when the group is made
+    whole: bytes = b""  # chunks that are consumed entirely (see runs.py)
+    partials: tuple[tuple[int, bytes], ...] = ()  # chunk -> bitmap of what is consumed, for the few that are short
+    spilled: bytes = b""  # chunks whose bitmaps are in nodes of their own
+    consumed: int = 0
+    operations: tuple[bytes, ...] = ()  # ids of the last consumptions that came with no append, newest last
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChunk:
+    """What is consumed of one chunk: a bitmap, here or in a file."""
+
+    bitmap: bytes = b""
+    file: FileRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBlock:
+    """Tokens minted for messages that come from outside, and what is consumed of them. Gone when all are."""
+
+    tokens: int
+    bitmap: bytes
+    minted_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """Business state of an outbox, with what it still has to dispatch: JSON, here or in a file."""
+
+    content: bytes = b""
+    file: FileRef | None = None
+    operations: tuple[bytes, ...] = ()  # ids of the last changes, newest last: tells an unknown outcome
+
+
+@dataclass(frozen=True, slots=True)
 class Topic:
     """What a topic's name stands for."""
 
@@ -248,4 +290,19 @@ class Marker:
     """A node that only holds others."""
 
 
-Record = Commit | Head | DedupSnapshot | Cursor | Holder | Pin | Topic | Schema | Namespace | Marker
+Record = (
+    Commit
+    | Head
+    | DedupSnapshot
+    | Cursor
+    | Holder
+    | Pin
+    | TokenGroup
+    | TokenChunk
+    | TokenBlock
+    | Entity
+    | Topic
+    | Schema
+    | Namespace
+    | Marker
+)

@@ -47,6 +47,13 @@ class Runs:
     def __or__(self, other: Iterable[tuple[int, int]]) -> Runs:
         return Runs([*self, *other])
 
+    def without(self, number: int) -> Runs:
+        cut = (
+            ((start, min(stop, number)) for start, stop in self),
+            ((max(start, number + 1), stop) for start, stop in self),
+        )
+        return Runs(run for part in cut for run in part)
+
     def since(self, number: int) -> Runs:
         """Without everything below a number."""
         first = bisect_left(self._stops, number + 1)

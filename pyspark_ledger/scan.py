@@ -29,6 +29,7 @@ class Slice:
     sequence: int | None
     sequence_column: str = ""  # set if every record has its own
     producer_column: str = ""
+    mints: bool = False  # its records have tokens
     base: Position | None = None  # of a compacted file, which has positions of its own: skip tombstones before this
 
     @property
@@ -87,7 +88,7 @@ def slices(log: Log, view: View, start: Position, end: Position) -> Iterator[Sli
             if low < stop and not before and not past:
                 piece = Slice(
                     entry.file, commit.ledger, number, low, stop, entry.records, entry.mask, commit.publish_ms,
-                    commit.producer, commit.sequence, commit.sequence_column, commit.producer_column,
+                    commit.producer, commit.sequence, commit.sequence_column, commit.producer_column, commit.mints,
                 )  # fmt: skip
                 if piece.rows:
                     yield piece

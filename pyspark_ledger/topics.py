@@ -13,7 +13,6 @@ from pyspark_ledger import schema as schemas
 from pyspark_ledger.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown
 from pyspark_ledger.port import (
-    CommitKey,
     Create,
     DedupKey,
     Delete,
@@ -23,6 +22,7 @@ from pyspark_ledger.port import (
     NamespaceKey,
     RootKey,
     SchemaKey,
+    TokenGroupKey,
     TopicKey,
     TopicsKey,
     TransactionLost,
@@ -143,10 +143,10 @@ def delete_topic(metadata: Metadata, name: str) -> Topic:
 def _purge(metadata: Metadata, uuid: str) -> None:
     for _ in range(_PURGES):
         for key in metadata.children(RootKey(uuid)):
-            if isinstance(key, LedgerKey):
-                commits = [k for k in metadata.children(key) if isinstance(k, CommitKey)]
-                for start in range(0, len(commits), 500):
-                    _delete(metadata, [Delete(k) for k in commits[start : start + 500]])
+            if isinstance(key, LedgerKey | TokenGroupKey):
+                below = metadata.children(key)
+                for start in range(0, len(below), 500):
+                    _delete(metadata, [Delete(k) for k in below[start : start + 500]])
             _delete(metadata, [Delete(key)])
         _delete(metadata, [Delete(RootKey(uuid))])
         if metadata.read(RootKey(uuid)) is None:

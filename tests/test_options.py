@@ -8,7 +8,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pyspark_ledger.client import LedgerClient
 from pyspark_ledger.datasource import LedgerDataSource, offsets
-from pyspark_ledger.datasource.options import Bounds, ReadOptions, WriteOptions
+from pyspark_ledger.datasource.options import Bounds, ReadOptions, TokenOptions, WriteOptions
 from pyspark_ledger.errors import InvalidInput, LedgerError, NotFound
 from pyspark_ledger.position import Position
 from pyspark_ledger.records import Topic
@@ -331,10 +331,38 @@ def test_fixed_columns_are_checked_and_nothing_is_made(orders, options, words):
     assert orders.end("orders") == before
 
 
-@pytest.mark.parametrize("name", ["filterPushdown", "mintTokens"])
-def test_what_is_not_offered_says_why(name):
-    with pytest.raises(InvalidInput, match=rf"LEDGER_UNKNOWN_OPTION.*'{name}' is not offered: (Spark|this version)"):
-        ReadOptions.parse({"topic": "t", name: "true"})
+def test_what_is_not_offered_says_why():
+    with pytest.raises(InvalidInput, match=r"LEDGER_UNKNOWN_OPTION.*'filterPushdown' is not offered: Spark"):
+        ReadOptions.parse({"topic": "t", "filterPushdown": "true"})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"deduplication": "token"}, "'deduplication=token' needs 'tokenColumn'"),
+        ({"tokenColumn": "t"}, "'tokenColumn' needs 'deduplication=token'"),
+        ({"tokenGroup": "g", "deduplication": "none"}, "'tokenGroup' needs 'deduplication=token'"),
+        ({"tokenFanOut": "true"}, "'tokenFanOut' needs 'deduplication=token'"),
+        ({"deduplication": "token", "tokenColumn": "t", "tokenGroup": "a/b"}, "token group's name"),
+        ({"deduplication": "token", "tokenColumn": "t", "tokenFanOut": "yes"}, "'tokenFanOut' is 'yes'"),
+        (
+            {"deduplication": "token", "tokenColumn": "t", "producerName": "p", "sequenceColumn": "n"},
+            "'sequenceColumn' and 'deduplication=token' exclude each other",
+        ),
+        ({"mintTokens": "1"}, "'mintTokens' is '1': it must be true or false"),
+    ],
+)
+def test_token_options_that_do_not_fit_are_errors_by_name(options, words):
+    with pytest.raises(InvalidInput, match=words):
+        WriteOptions.parse({"topic": "t", **options})
+
+
+def test_a_token_group_is_the_sinks_topic_unless_it_is_given():
+    asked = {"topic": "invoices", "deduplication": "token", "tokenColumn": "t"}
+    assert WriteOptions.parse(asked).tokens == TokenOptions("t", "invoices", False)
+    assert WriteOptions.parse({**asked, "tokenGroup": "g", "tokenFanOut": "true"}).tokens == TokenOptions(
+        "t", "g", True
+    )
 
 
 def test_one_path_in_a_list_is_one_topic():

@@ -27,7 +27,7 @@ READ = (
 )  # fmt: skip
 WRITE = (
     "keyColumn", "versionColumn", "deduplication", "producerName", "producerColumn", "sequenceColumn", "sequenceId",
-    "mergeSchema", "compression",
+    "mergeSchema", "compression", "tokenColumn", "tokenGroup", "tokenFanOut", "mintTokens",
 )  # fmt: skip
 KNOWN = {name.lower(): name for name in (*BOTH, *READ, *WRITE)}
 
@@ -58,7 +58,6 @@ _ELSEWHERE = {
 _REFUSED = {
     "filterpushdown": "Spark 4.3 keeps the filters that it pushed to a Python source in the DataFrame, and a later use "
     "of the same DataFrame without them silently misses rows",
-    **dict.fromkeys(("tokencolumn", "tokengroup", "tokenfanout", "minttokens"), "this version has no tokens yet"),
 }
 
 
@@ -147,12 +146,23 @@ class ReadOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenOptions:
+    """Records bring tokens, which are consumed with them."""
+
+    column: str
+    group: str
+    fan_out: bool
+
+
+@dataclass(frozen=True, slots=True)
 class WriteOptions:
     connection: Connection
     topic: str
     key_column: str
     version_column: str
-    deduplicate: bool
+    deduplicate: bool  # by sequence ids
+    tokens: TokenOptions | None
+    mint_tokens: bool
     producer: str
     sequence: int | None  # of the whole batch
     ids: IdColumns | None  # or of each record
@@ -166,18 +176,20 @@ class WriteOptions:
         given = {name.lower(): value for name, value in options.items()}
         take = _Taker(given)
         producer, sequence, ids = _producer(take)
-        deduplicate = take("deduplication", _one_of("sequence", "none"), "sequence") == "sequence"
-        if not deduplicate and (sequence is not None or ids is not None):
+        topic, mode = _topic(given), take("deduplication", _one_of("sequence", "token", "none"), "sequence")
+        if mode != "sequence" and (sequence is not None or ids is not None):
             option = "sequenceId" if ids is None else "sequenceColumn"
             raise InvalidInput(
-                f"options '{option}' and 'deduplication=none' exclude each other", "LEDGER_INVALID_OPTION"
+                f"options '{option}' and 'deduplication={mode}' exclude each other", "LEDGER_INVALID_OPTION"
             )
         return cls(
             connection=_connection(take),
-            topic=_topic(given),
+            topic=topic,
             key_column=take("keyColumn", _nonempty, ""),
             version_column=take("versionColumn", _nonempty, ""),
-            deduplicate=deduplicate,
+            deduplicate=mode == "sequence",
+            tokens=_tokens(take, topic, mode),
+            mint_tokens=take("mintTokens", _boolean, False),
             producer=producer,
             sequence=sequence,
             ids=ids,
@@ -208,6 +220,23 @@ def _producer(take: _Taker) -> tuple[str, int | None, IdColumns | None]:
         if wrong:
             raise InvalidInput(problem, "LEDGER_INVALID_OPTION")
     return producer, sequence, IdColumns(sequence_column, producer_column, producer) if sequence_column else None
+
+
+def _tokens(take: _Taker, topic: str, mode: str) -> TokenOptions | None:
+    column = take("tokenColumn", _nonempty, "")
+    if mode == "token":
+        if not column:
+            raise InvalidInput(
+                "option 'deduplication=token' needs 'tokenColumn': the column with the records' tokens, as "
+                "_metadata.token of the topic that they come from",
+                "LEDGER_INVALID_OPTION",
+            )
+        group, fan_out = take("tokenGroup", _group, topic), take("tokenFanOut", _boolean, False)
+        return TokenOptions(column, group, fan_out)
+    for option in ("tokenColumn", "tokenGroup", "tokenFanOut"):
+        if take(option, _nonempty, ""):
+            raise InvalidInput(f"option '{option}' needs 'deduplication=token'", "LEDGER_INVALID_OPTION")
+    return None
 
 
 class _Taker:
@@ -323,6 +352,10 @@ def _nonempty(option: str, text: str) -> str:
 
 def _subscription(_: str, text: str) -> str:
     return names.check_subscription_name(text.strip())
+
+
+def _group(_: str, text: str) -> str:
+    return names.check_group_name(text.strip())
 
 
 def _columns(option: str, text: str) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from pyspark_ledger.append import Appended, Batch, append, check_allowed
 from pyspark_ledger.client import LedgerClient, shared_client
 from pyspark_ledger.clock import SYSTEM_CLOCK
 from pyspark_ledger.datasource.checkpoint import Checkpoint
-from pyspark_ledger.datasource.options import WriteOptions
+from pyspark_ledger.datasource.options import TokenOptions, WriteOptions
 from pyspark_ledger.datasource.types import arrow_schema
 from pyspark_ledger.dedup import Claim
 from pyspark_ledger.entryfile import EntryWriter
@@ -33,12 +33,15 @@ from pyspark_ledger.producer import COMPRESSIONS, FRESH_S
 from pyspark_ledger.record_ids import IdColumns, Ranges, RecordIds
 from pyspark_ledger.records import Entry, FileRef, ProducerState, Topic
 from pyspark_ledger.storage import open_storage
+from pyspark_ledger.token_claims import TokenClaims
+from pyspark_ledger.token_groups import Groups
+from pyspark_ledger.token_ids import Claims, check_column
 
 logger = logging.getLogger(__name__)
 
 _REMEMBERED_PRODUCERS = 64  # sent to tasks when the driver cannot know which query this is
 _KNOWN_PRODUCERS = 10_000  # more last ids than these are not sent to tasks
-_INLINE_RANGES = 256 << 10  # longer ones are kept out of Spark's task results
+_INLINE_TOLD = 256 << 10  # what is longer is kept out of Spark's task results
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class WritePlan:
     replays: Mapping[str, Replay] = field(default_factory=dict)
     ids: IdColumns | None = None
     known: pa.Table | None = None  # ids at or below these are in the log: a task need not write them again
+    token_column: str = ""
 
 
 @dataclass
@@ -74,7 +78,7 @@ class Staged(WriterCommitMessage):
     skipped: bool
     query: str
     run: str
-    ranges: bytes | FileRef = b""  # of the ids it wrote, if records have them; long ones in a file
+    told: bytes | FileRef = b""  # of the ids or the tokens of what it wrote; if that is long, in a file
 
 
 class _Task:
@@ -121,9 +125,10 @@ class LedgerBatchWriter(DataSourceArrowWriter):
         claim = None
         if self._plan.sequence is not None and self._options.deduplicate:
             claim = Claim(self._plan.producer, self._plan.sequence, *_who(staged))
-        elif self._plan.ids is None:
+        elif self._plan.ids is None and not self._plan.token_column:
             logger.info(
-                "topic=%s: a batch write without producerName and sequenceId, or sequenceColumn, is not deduplicated",
+                "topic=%s: a batch write without producerName and sequenceId, sequenceColumn or tokenColumn is not "
+                "deduplicated",
                 self._plan.uuid,
             )
         commit(self._options, self._plan, staged, claim)
@@ -153,7 +158,7 @@ def plan_write(options: WriteOptions, schema: StructType, *, overwrite: bool, st
             "their own: see 'sequenceColumn'",
             "LEDGER_INVALID_OPTION",
         )
-    incoming = schemas.canonical(arrow_schema(schema))
+    incoming = _stored(schemas.canonical(arrow_schema(schema)), options)
     if options.ids is not None:
         options.ids.check(incoming)
     log = writer_log(options, incoming)
@@ -172,7 +177,18 @@ def plan_write(options: WriteOptions, schema: StructType, *, overwrite: bool, st
         replays=_replays(options, log) if options.deduplicate and options.ids is None else {},
         ids=options.ids,
         known=log.known_sequences(_KNOWN_PRODUCERS, options.ids.producer) if options.ids else None,
+        token_column=options.tokens.column if options.tokens else "",
     )
+
+
+def _stored(schema: pa.Schema, options: WriteOptions) -> pa.Schema:
+    """A token is the right to write a record, and no part of it."""
+    if options.tokens is None:
+        return schema
+    check_column(schema, options.tokens.column)
+    if len(schema) == 1:
+        raise InvalidInput("a record needs a column beside its token", "LEDGER_INVALID_SCHEMA")
+    return schema.remove(schema.get_field_index(options.tokens.column))
 
 
 def _replays(options: WriteOptions, log: Log) -> dict[str, Replay]:
@@ -253,9 +269,12 @@ def stage(
         return Staged(None, rows, True, task.query, task.run)
     writer = EntryWriter(open_storage(plan.storage), plan.uuid, plan.epoch, plan.target, plan.compression)
     ranges = Ranges(plan.ids, plan.known) if plan.ids is not None else None
+    claims = Claims(f"tokenColumn '{plan.token_column}'") if plan.token_column else None
     rows = 0
     try:
         for batch in batches:
+            if claims is not None:
+                claims.add(batch.column(plan.token_column))
             conformed = schemas.conform(batch, plan.target)
             writer.write(conformed if ranges is None else ranges.add(conformed))
             rows += batch.num_rows
@@ -263,16 +282,17 @@ def stage(
     except BaseException:
         writer.abandon()
         raise
-    told = _tell(plan, ranges.table()) if ranges is not None and entry is not None else b""
+    teller = ranges or claims
+    told = _tell(plan, teller.table()) if teller is not None and entry is not None else b""
     return Staged(entry, rows, False, task.query, task.run, told)
 
 
-def _tell(plan: WritePlan, ranges: pa.Table) -> bytes | FileRef:
-    if ranges.nbytes > _INLINE_RANGES:
-        return TopicFiles(open_storage(plan.storage), plan.uuid, SYSTEM_CLOCK).stage_table(ranges, plan.epoch, "lz4")
+def _tell(plan: WritePlan, table: pa.Table) -> bytes | FileRef:
+    if table.nbytes > _INLINE_TOLD:
+        return TopicFiles(open_storage(plan.storage), plan.uuid, SYSTEM_CLOCK).stage_table(table, plan.epoch, "lz4")
     buffer = pa.BufferOutputStream()
-    with pa.ipc.new_stream(buffer, ranges.schema) as writer:
-        writer.write_table(ranges)
+    with pa.ipc.new_stream(buffer, table.schema) as writer:
+        writer.write_table(table)
     return bytes(buffer.getvalue().to_pybytes())
 
 
@@ -303,15 +323,29 @@ def commit(options: WriteOptions, plan: WritePlan, staged: list[Staged], claim: 
         counted=sum(message.rows for message in staged) if skipped else None,
         dropped=0 if skipped else dropped,
         known=plan.known,
+        mints=options.mint_tokens,
+        tokens=_token_claims(log, options.tokens, staged) if options.tokens is not None else None,
     )
     return append(log, batch)
+
+
+_groups: dict[tuple[int, int, str], Groups] = {}
+
+
+def _token_claims(log: Log, options: TokenOptions, staged: list[Staged]) -> TokenClaims:
+    key = (os.getpid(), id(log), options.group)
+    if key not in _groups:  # remembered: nothing is read again that nobody else has changed
+        _groups[key] = Groups(log, options.group)
+    wrote = [message for message in staged if message.entry is not None]
+    entries = [message.entry for message in wrote if message.entry is not None]
+    return TokenClaims(_groups[key], entries, [_told(log, message.told) for message in wrote], options.fan_out)
 
 
 def _record_ids(log: Log, columns: IdColumns, staged: list[Staged]) -> RecordIds:
     wrote = [message for message in staged if message.entry is not None]
     entries = [message.entry for message in wrote if message.entry is not None]
-    return RecordIds(columns, entries, [_told(log, message.ranges) for message in wrote], log)
+    return RecordIds(columns, entries, [_told(log, message.told) for message in wrote], log)
 
 
-def _told(log: Log, ranges: bytes | FileRef) -> pa.Table:
-    return pa.ipc.open_stream(ranges).read_all() if isinstance(ranges, bytes) else log.files.fetch_table(ranges)
+def _told(log: Log, told: bytes | FileRef) -> pa.Table:
+    return pa.ipc.open_stream(told).read_all() if isinstance(told, bytes) else log.files.fetch_table(told)

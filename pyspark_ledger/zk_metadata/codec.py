@@ -16,6 +16,7 @@ from pyspark_ledger.records import (
     Commit,
     Cursor,
     DedupSnapshot,
+    Entity,
     Entry,
     FileRef,
     Generation,
@@ -29,6 +30,9 @@ from pyspark_ledger.records import (
     ProducerState,
     Record,
     Schema,
+    TokenBlock,
+    TokenChunk,
+    TokenGroup,
     Topic,
 )
 from pyspark_ledger.zk_metadata import records_pb2 as pb
@@ -148,6 +152,8 @@ def _dump_commit(commit: Commit) -> pb.Commit:
         highest=[pb.LongProperty(name=name, value=value) for name, value in commit.highest],
         highest_file=None if commit.highest_file is None else _dump_file(commit.highest_file),
         dropped=commit.dropped,
+        mints=commit.mints,
+        tokens_before=commit.tokens_before,
     )
 
 
@@ -177,6 +183,8 @@ def _load_commit(commit: pb.Commit) -> Commit:
         highest=tuple((item.name, item.value) for item in commit.highest),
         highest_file=_load_file(commit.highest_file) if commit.HasField("highest_file") else None,
         dropped=commit.dropped,
+        mints=commit.mints,
+        tokens_before=commit.tokens_before,
     )
 
 
@@ -203,6 +211,7 @@ def _dump_head(head: Head) -> pb.Head:
         gc_kept_before=[_dump_file(file) for file in head.gc_kept_before],
         policies=_dump_policies(head.policies),
         generations=[_dump_generation(generation) for generation in head.generations],
+        tokens=head.tokens,
     )
 
 
@@ -228,6 +237,7 @@ def _load_head(head: pb.Head) -> Head:
         gc_kept_before=tuple(_load_file(file) for file in head.gc_kept_before),
         policies=_load_policies(head.policies),
         generations=tuple(_load_generation(generation) for generation in head.generations),
+        tokens=head.tokens,
     )
 
 
@@ -390,6 +400,56 @@ def _load_pin(pin: pb.Pin) -> Pin:
     return Pin(_load_position(pin.position))
 
 
+def _dump_group(group: TokenGroup) -> pb.TokenGroup:
+    return pb.TokenGroup(
+        format=FORMAT,
+        chunk_tokens=group.chunk_tokens,
+        whole=group.whole,
+        partials=[pb.TokenPartial(chunk=chunk, bitmap=bitmap) for chunk, bitmap in group.partials],
+        spilled=group.spilled,
+        consumed=group.consumed,
+        operations=group.operations,
+    )
+
+
+def _load_group(group: pb.TokenGroup) -> TokenGroup:
+    return TokenGroup(
+        chunk_tokens=group.chunk_tokens,
+        whole=group.whole,
+        partials=tuple((partial.chunk, partial.bitmap) for partial in group.partials),
+        spilled=group.spilled,
+        consumed=group.consumed,
+        operations=tuple(group.operations),
+    )
+
+
+def _dump_chunk(chunk: TokenChunk) -> pb.TokenChunk:
+    file = None if chunk.file is None else _dump_file(chunk.file)
+    return pb.TokenChunk(format=FORMAT, bitmap=chunk.bitmap, file=file)
+
+
+def _load_chunk(chunk: pb.TokenChunk) -> TokenChunk:
+    return TokenChunk(chunk.bitmap, _load_file(chunk.file) if chunk.HasField("file") else None)
+
+
+def _dump_block(block: TokenBlock) -> pb.TokenBlock:
+    return pb.TokenBlock(format=FORMAT, tokens=block.tokens, bitmap=block.bitmap, minted_ms=block.minted_ms)
+
+
+def _load_block(block: pb.TokenBlock) -> TokenBlock:
+    return TokenBlock(block.tokens, block.bitmap, block.minted_ms)
+
+
+def _dump_entity(entity: Entity) -> pb.Entity:
+    file = None if entity.file is None else _dump_file(entity.file)
+    return pb.Entity(format=FORMAT, content=entity.content, file=file, operations=entity.operations)
+
+
+def _load_entity(entity: pb.Entity) -> Entity:
+    file = _load_file(entity.file) if entity.HasField("file") else None
+    return Entity(entity.content, file, tuple(entity.operations))
+
+
 def _dump_topic(topic: Topic) -> pb.Topic:
     return pb.Topic(
         format=FORMAT,
@@ -442,6 +502,11 @@ _KINDS: dict[type[port.Key[Any]], _Kind[Any, Any]] = {
     port.CompactorKey: _Kind(Holder, pb.Holder.FromString, _dump_holder, _load_holder),
     port.PinKey: _Kind(Pin, pb.Pin.FromString, _dump_pin, _load_pin),
     port.ReviserKey: _Kind(Holder, pb.Holder.FromString, _dump_holder, _load_holder),
+    port.TokenGroupKey: _Kind(TokenGroup, pb.TokenGroup.FromString, _dump_group, _load_group),
+    port.TokenChunkKey: _Kind(TokenChunk, pb.TokenChunk.FromString, _dump_chunk, _load_chunk),
+    port.TokenBlockKey: _Kind(TokenBlock, pb.TokenBlock.FromString, _dump_block, _load_block),
+    port.OutboxKey: _MARKER,
+    port.EntityKey: _Kind(Entity, pb.Entity.FromString, _dump_entity, _load_entity),
     port.CommitKey: _Kind(Commit, pb.Commit.FromString, _dump_commit, _load_commit),
 }
 

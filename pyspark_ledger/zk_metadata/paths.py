@@ -13,7 +13,11 @@ Below the namespace's root::
     /ledgers/<uuid>/compactor                  who is compacting it, ephemeral
     /ledgers/<uuid>/pin-<id>                   a running reader of compacted ledgers, ephemeral
     /ledgers/<uuid>/schema-<10 digits>
+    /ledgers/<uuid>/tokens-<group>             what a group has consumed of the topic's tokens
+    /ledgers/<uuid>/tokens-<group>/chunk-<10 digits>  where that has many gaps
+    /ledgers/<uuid>/tokens-<group>/block-<id>  tokens minted for messages from outside
     /ledgers/<uuid>/ledger-<10 digits>/<12 digits>    one commit
+    /outboxes/<name>/<entity>                  business state, and what it has yet to dispatch
 
 Numbers are padded, so that the order of names is the order of keys.
 """
@@ -30,22 +34,28 @@ from pyspark_ledger.port import (
     CompactorKey,
     CursorKey,
     DedupKey,
+    EntityKey,
     HeadKey,
     Key,
     LedgerKey,
     NamespaceKey,
+    OutboxKey,
     OwnerKey,
     PinKey,
     ReviserKey,
     RootKey,
     SchemaKey,
+    TokenBlockKey,
+    TokenChunkKey,
+    TokenGroupKey,
     TopicKey,
     TopicsKey,
 )
 
 TOPICS = "/topics"
 LEDGERS = "/ledgers"
-CONTAINERS = (TOPICS, LEDGERS)
+OUTBOXES = "/outboxes"
+CONTAINERS = (TOPICS, LEDGERS, OUTBOXES)
 
 _NAME = "([^/]+)"
 _PATTERNS = (
@@ -66,6 +76,17 @@ _PATTERNS = (
         re.compile(rf"{LEDGERS}/{_NAME}/ledger-(\d+)/(\d+)"),
         lambda uuid, n, number: CommitKey(unquote(uuid), int(n), int(number)),
     ),
+    (re.compile(f"{LEDGERS}/{_NAME}/tokens-{_NAME}"), lambda uuid, group: TokenGroupKey(unquote(uuid), unquote(group))),
+    (
+        re.compile(rf"{LEDGERS}/{_NAME}/tokens-{_NAME}/chunk-(\d+)"),
+        lambda uuid, group, n: TokenChunkKey(unquote(uuid), unquote(group), int(n)),
+    ),
+    (
+        re.compile(f"{LEDGERS}/{_NAME}/tokens-{_NAME}/block-{_NAME}"),
+        lambda uuid, group, id: TokenBlockKey(unquote(uuid), unquote(group), unquote(id)),
+    ),
+    (re.compile(f"{OUTBOXES}/{_NAME}"), lambda outbox: OutboxKey(unquote(outbox))),
+    (re.compile(f"{OUTBOXES}/{_NAME}/{_NAME}"), lambda outbox, name: EntityKey(unquote(outbox), unquote(name)[1:])),
 )
 
 
@@ -100,6 +121,16 @@ def path(key: Key[Any]) -> str:
             return f"{LEDGERS}/{_segment(uuid)}/ledger-{ledger:010d}"
         case CommitKey(uuid, ledger, number):
             return f"{LEDGERS}/{_segment(uuid)}/ledger-{ledger:010d}/{number:012d}"
+        case TokenGroupKey(uuid, group):
+            return f"{LEDGERS}/{_segment(uuid)}/tokens-{_segment(group)}"
+        case TokenChunkKey(uuid, group, chunk):
+            return f"{LEDGERS}/{_segment(uuid)}/tokens-{_segment(group)}/chunk-{chunk:010d}"
+        case TokenBlockKey(uuid, group, id):
+            return f"{LEDGERS}/{_segment(uuid)}/tokens-{_segment(group)}/block-{_segment(id)}"
+        case OutboxKey(outbox):
+            return f"{OUTBOXES}/{_segment(outbox)}"
+        case EntityKey(outbox, entity):  # an entity's name may be empty
+            return f"{OUTBOXES}/{_segment(outbox)}/={_segment(entity)}"
     raise TypeError(f"no node is known for {key!r}")
 
 

@@ -60,7 +60,7 @@ class LongProperty(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
 
 class Commit(_message.Message):
-    __slots__ = ("format", "number", "id", "ledger", "first_entry", "entry_count", "records", "size", "records_before", "size_before", "publish_ms", "schema_id", "entries", "entries_file", "producer", "query", "run", "sequence", "digest", "forget", "sequence_column", "producer_column", "highest", "highest_file", "dropped")
+    __slots__ = ("format", "number", "id", "ledger", "first_entry", "entry_count", "records", "size", "records_before", "size_before", "publish_ms", "schema_id", "entries", "entries_file", "producer", "query", "run", "sequence", "digest", "forget", "sequence_column", "producer_column", "highest", "highest_file", "dropped", "mints", "tokens_before")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +86,8 @@ class Commit(_message.Message):
     HIGHEST_FIELD_NUMBER: _ClassVar[int]
     HIGHEST_FILE_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
+    MINTS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_BEFORE_FIELD_NUMBER: _ClassVar[int]
     format: int
     number: int
     id: bytes
@@ -111,7 +113,9 @@ class Commit(_message.Message):
     highest: _containers.RepeatedCompositeFieldContainer[LongProperty]
     highest_file: FileRef
     dropped: int
-    def __init__(self, format: _Optional[int] = ..., number: _Optional[int] = ..., id: _Optional[bytes] = ..., ledger: _Optional[int] = ..., first_entry: _Optional[int] = ..., entry_count: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., records_before: _Optional[int] = ..., size_before: _Optional[int] = ..., publish_ms: _Optional[int] = ..., schema_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., entries_file: _Optional[_Union[FileRef, _Mapping]] = ..., producer: _Optional[str] = ..., query: _Optional[_Union[Name, _Mapping]] = ..., run: _Optional[_Union[Name, _Mapping]] = ..., sequence: _Optional[int] = ..., digest: _Optional[bytes] = ..., forget: bool = ..., sequence_column: _Optional[str] = ..., producer_column: _Optional[str] = ..., highest: _Optional[_Iterable[_Union[LongProperty, _Mapping]]] = ..., highest_file: _Optional[_Union[FileRef, _Mapping]] = ..., dropped: _Optional[int] = ...) -> None: ...
+    mints: bool
+    tokens_before: int
+    def __init__(self, format: _Optional[int] = ..., number: _Optional[int] = ..., id: _Optional[bytes] = ..., ledger: _Optional[int] = ..., first_entry: _Optional[int] = ..., entry_count: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., records_before: _Optional[int] = ..., size_before: _Optional[int] = ..., publish_ms: _Optional[int] = ..., schema_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., entries_file: _Optional[_Union[FileRef, _Mapping]] = ..., producer: _Optional[str] = ..., query: _Optional[_Union[Name, _Mapping]] = ..., run: _Optional[_Union[Name, _Mapping]] = ..., sequence: _Optional[int] = ..., digest: _Optional[bytes] = ..., forget: bool = ..., sequence_column: _Optional[str] = ..., producer_column: _Optional[str] = ..., highest: _Optional[_Iterable[_Union[LongProperty, _Mapping]]] = ..., highest_file: _Optional[_Union[FileRef, _Mapping]] = ..., dropped: _Optional[int] = ..., mints: bool = ..., tokens_before: _Optional[int] = ...) -> None: ...
 
 class Policies(_message.Message):
     __slots__ = ("deduplication", "snapshot_commits", "evict_producers_ms")
@@ -144,7 +148,7 @@ class Generation(_message.Message):
     def __init__(self, number: _Optional[int] = ..., horizon: _Optional[_Union[Position, _Mapping]] = ..., manifest: _Optional[_Union[FileRef, _Mapping]] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., read: _Optional[int] = ..., finished_ms: _Optional[int] = ..., tombstones_from: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class Head(_message.Message):
-    __slots__ = ("format", "uuid", "name", "schema_id", "ledger", "ledger_first_commit", "ledger_opened_ms", "ledger_bytes", "next_commit", "next_entry", "last_publish_ms", "records", "size", "gc_epoch", "gc_floor", "gc_marks", "index", "gc_kept", "gc_kept_before", "policies", "generations")
+    __slots__ = ("format", "uuid", "name", "schema_id", "ledger", "ledger_first_commit", "ledger_opened_ms", "ledger_bytes", "next_commit", "next_entry", "last_publish_ms", "records", "size", "gc_epoch", "gc_floor", "gc_marks", "index", "gc_kept", "gc_kept_before", "policies", "generations", "tokens")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -166,6 +170,7 @@ class Head(_message.Message):
     GC_KEPT_BEFORE_FIELD_NUMBER: _ClassVar[int]
     POLICIES_FIELD_NUMBER: _ClassVar[int]
     GENERATIONS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
     format: int
     uuid: Name
     name: str
@@ -187,7 +192,8 @@ class Head(_message.Message):
     gc_kept_before: _containers.RepeatedCompositeFieldContainer[FileRef]
     policies: Policies
     generations: _containers.RepeatedCompositeFieldContainer[Generation]
-    def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ..., name: _Optional[str] = ..., schema_id: _Optional[int] = ..., ledger: _Optional[int] = ..., ledger_first_commit: _Optional[int] = ..., ledger_opened_ms: _Optional[int] = ..., ledger_bytes: _Optional[int] = ..., next_commit: _Optional[int] = ..., next_entry: _Optional[int] = ..., last_publish_ms: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., gc_epoch: _Optional[int] = ..., gc_floor: _Optional[int] = ..., gc_marks: _Optional[_Iterable[int]] = ..., index: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept_before: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., policies: _Optional[_Union[Policies, _Mapping]] = ..., generations: _Optional[_Iterable[_Union[Generation, _Mapping]]] = ...) -> None: ...
+    tokens: int
+    def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ..., name: _Optional[str] = ..., schema_id: _Optional[int] = ..., ledger: _Optional[int] = ..., ledger_first_commit: _Optional[int] = ..., ledger_opened_ms: _Optional[int] = ..., ledger_bytes: _Optional[int] = ..., next_commit: _Optional[int] = ..., next_entry: _Optional[int] = ..., last_publish_ms: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., gc_epoch: _Optional[int] = ..., gc_floor: _Optional[int] = ..., gc_marks: _Optional[_Iterable[int]] = ..., index: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept_before: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., policies: _Optional[_Union[Policies, _Mapping]] = ..., generations: _Optional[_Iterable[_Union[Generation, _Mapping]]] = ..., tokens: _Optional[int] = ...) -> None: ...
 
 class ProducerState(_message.Message):
     __slots__ = ("name", "sequence", "query", "run", "past_runs", "digest", "records", "publish_ms", "per_record")
@@ -294,6 +300,66 @@ class Pin(_message.Message):
     format: int
     position: Position
     def __init__(self, format: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+
+class TokenPartial(_message.Message):
+    __slots__ = ("chunk", "bitmap")
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    BITMAP_FIELD_NUMBER: _ClassVar[int]
+    chunk: int
+    bitmap: bytes
+    def __init__(self, chunk: _Optional[int] = ..., bitmap: _Optional[bytes] = ...) -> None: ...
+
+class TokenGroup(_message.Message):
+    __slots__ = ("format", "chunk_tokens", "whole", "partials", "spilled", "consumed", "operations")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    PARTIALS_FIELD_NUMBER: _ClassVar[int]
+    SPILLED_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    chunk_tokens: int
+    whole: bytes
+    partials: _containers.RepeatedCompositeFieldContainer[TokenPartial]
+    spilled: bytes
+    consumed: int
+    operations: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, format: _Optional[int] = ..., chunk_tokens: _Optional[int] = ..., whole: _Optional[bytes] = ..., partials: _Optional[_Iterable[_Union[TokenPartial, _Mapping]]] = ..., spilled: _Optional[bytes] = ..., consumed: _Optional[int] = ..., operations: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class TokenChunk(_message.Message):
+    __slots__ = ("format", "bitmap", "file")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    BITMAP_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    bitmap: bytes
+    file: FileRef
+    def __init__(self, format: _Optional[int] = ..., bitmap: _Optional[bytes] = ..., file: _Optional[_Union[FileRef, _Mapping]] = ...) -> None: ...
+
+class TokenBlock(_message.Message):
+    __slots__ = ("format", "tokens", "bitmap", "minted_ms")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BITMAP_FIELD_NUMBER: _ClassVar[int]
+    MINTED_MS_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    tokens: int
+    bitmap: bytes
+    minted_ms: int
+    def __init__(self, format: _Optional[int] = ..., tokens: _Optional[int] = ..., bitmap: _Optional[bytes] = ..., minted_ms: _Optional[int] = ...) -> None: ...
+
+class Entity(_message.Message):
+    __slots__ = ("format", "content", "file", "operations")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    content: bytes
+    file: FileRef
+    operations: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, format: _Optional[int] = ..., content: _Optional[bytes] = ..., file: _Optional[_Union[FileRef, _Mapping]] = ..., operations: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Topic(_message.Message):
     __slots__ = ("format", "name", "uuid", "key", "version_column", "created_ms")

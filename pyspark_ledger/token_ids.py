@@ -1,0 +1,130 @@
+"""Tokens as text, and as what a task tells the driver of the tokens that it wrote.
+
+A token is ``<topic UUID>:<ledger>:<entry>:<index>`` for a record of a topic, ``<topic UUID>:m<block>:<index>`` for one
+that was minted for a message from outside. All but the index is its *place*. Records that are read in order have
+tokens in a row, so a task tells runs of them: place, first index, length.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pat
+
+from pyspark_ledger.errors import InvalidInput
+
+CLAIMS = pa.schema([("place", pa.dictionary(pa.int32(), pa.string())), ("index", pa.int64()), ("length", pa.int64())])
+_UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_PLACE = re.compile(rf"({_UUID}):(?:(\d{{1,18}}):(\d{{1,18}})|m([0-9a-f]{{32}}))")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What tokens of one place have in common: an entry of a topic, or a block that was minted."""
+
+    uuid: str
+    ledger: int = -1
+    entry: int = -1
+    block: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Place | None:
+        match = _PLACE.fullmatch(text)
+        if match is None:
+            return None
+        uuid, ledger, entry, block = match.groups()
+        return cls(uuid, block=block) if block else cls(uuid, int(ledger), int(entry))
+
+    def __str__(self) -> str:
+        return f"{self.uuid}:m{self.block}" if self.block else f"{self.uuid}:{self.ledger}:{self.entry}"
+
+    def token(self, index: int) -> str:
+        return f"{self}:{index}"
+
+
+def tokens_of(uuid: str, ledger: pa.Array, entry: pa.Array, index: pa.Array) -> pa.Array:
+    """The tokens of some records of a topic."""
+    parts = [part.cast(pa.string()) for part in (ledger, entry, index)]
+    return pc.binary_join_element_wise(uuid, *parts, ":")
+
+
+def check_column(schema: pa.Schema, name: str) -> None:
+    if name not in schema.names:
+        raise InvalidInput(f"tokenColumn '{name}' is not a column: {', '.join(schema.names)}", "LEDGER_INVALID_OPTION")
+    kind = schema.field(name).type
+    if not pat.is_string(kind):
+        raise InvalidInput(f"tokenColumn '{name}' is of type {kind}, it must be a string", "LEDGER_INVALID_OPTION")
+
+
+class Claims:
+    """Gathers the tokens of rows, in the order of rows."""
+
+    def __init__(self, where: str = "tokenColumn") -> None:
+        self._where = where
+        self._rows = 0
+        self._codes: dict[str, int] = {}
+        self._runs: list[pa.Table] = []
+
+    def add(self, tokens: pa.Array) -> None:
+        if not len(tokens):
+            return
+        tokens = tokens.cast(pa.string())
+        parts = pc.split_pattern(tokens, ":", max_splits=1, reverse=True)
+        if tokens.null_count or pc.min(pc.list_value_length(parts)).as_py() < 2:
+            raise self._malformed(tokens)
+        codes = self._encode(tokens, pc.list_element(parts, 0))
+        try:
+            index = pc.list_element(parts, 1).cast(pa.int64())
+        except pa.ArrowInvalid:
+            raise self._malformed(tokens) from None
+        if pc.min(index).as_py() < 0:
+            raise self._malformed(tokens)
+        self._runs.append(_runs(codes, index))
+        self._rows += len(tokens)
+
+    def table(self) -> pa.Table:
+        """As CLAIMS: one row for each run."""
+        runs = pa.concat_tables([pa.table({"place": pa.array([], pa.int32()), "index": pa.array([], pa.int64()),
+                                           "length": pa.array([], pa.int64())}), *self._runs])  # fmt: skip
+        runs = runs.combine_chunks()
+        codes = runs["place"].combine_chunks() if runs.num_rows else pa.array([], pa.int32())
+        places = pa.DictionaryArray.from_arrays(codes, pa.array(list(self._codes), pa.string()))
+        return pa.table([places, runs["index"], runs["length"]], schema=CLAIMS)
+
+    def _encode(self, tokens: pa.Array, places: pa.Array) -> pa.Array:
+        encoded = places.dictionary_encode()
+        for place in encoded.dictionary.to_pylist():
+            if place not in self._codes:
+                if Place.parse(place) is None:
+                    raise self._malformed(tokens)
+                self._codes[place] = len(self._codes)
+        codes = pa.array([self._codes[place] for place in encoded.dictionary.to_pylist()], pa.int32())
+        return codes.take(encoded.indices)
+
+    def _malformed(self, tokens: pa.Array) -> InvalidInput:
+        for row, token in enumerate(tokens.to_pylist(), self._rows):
+            if token is None:
+                return InvalidInput(
+                    f"{self._where}: row {row} (of its task, from 0) has no token: it was written without mintTokens, "
+                    "or read with readCompacted. Leave such records out, or write them without deduplication=token",
+                    "LEDGER_NO_TOKEN",
+                )
+            place, _, index = token.rpartition(":")
+            if Place.parse(place) is None or not re.fullmatch(r"\d{1,18}", index):
+                return InvalidInput(
+                    f"{self._where}: row {row} (of its task, from 0) has '{token}', which is not a token: take it from "
+                    "_metadata.token of a topic written with mintTokens, or from client.tokens(topic).mint()",
+                    "LEDGER_INVALID_TOKEN",
+                )
+        raise AssertionError("every token is well formed")
+
+
+def _runs(codes: pa.Array, index: pa.Array) -> pa.Table:
+    """Rows whose tokens follow one another, as one."""
+    same = pc.and_(pc.equal(codes[1:], codes[:-1]), pc.equal(index[1:], pc.add(index[:-1], 1)))
+    starts = pc.indices_nonzero(pa.concat_arrays([pa.array([True]), pc.invert(same)])).cast(pa.int64())
+    stops = pa.concat_arrays([starts[1:], pa.array([len(codes)], pa.int64())])
+    return pa.table({"place": codes.take(starts), "index": index.take(starts), "length": pc.subtract(stops, starts)})
