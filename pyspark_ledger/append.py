@@ -69,8 +69,8 @@ class Appended:
 
 
 @dataclass(frozen=True, slots=True)
-class _Attempt:
-    """One multi, and what must be known to tell later whether it was applied."""
+class Attempt:
+    """One transaction, or a topic's part in one, and what must be known to tell later whether it was applied."""
 
     version: int
     head: Head
@@ -148,6 +148,20 @@ def append(log: Log, batch: Batch) -> Appended:
         log.refresh()
 
 
+def prepare(log: Log, batch: Batch) -> Attempt:
+    """A topic's part in a transaction over several, for batches without ids and tokens. Before another try,
+    ``log.refresh()``."""
+    view = log.view()
+    while seal.is_full(log, view):
+        view = seal.seal(log)
+    return _decide(log, view, batch, Accepted(batch.entries), _SideFiles(log), ())
+
+
+def done(log: Log, attempt: Attempt) -> Appended:
+    """It was applied."""
+    return _done(log, attempt, Accepted(attempt.commit.entries))
+
+
 def _check_still_known(producers: dedup.Producers, batch: Batch, topic: str) -> None:
     """Ids only rise, unless a producer is let go: then what its tasks left out is not old any more."""
     if batch.dropped and batch.known is not None:
@@ -192,7 +206,7 @@ def _is_replay(producers: dedup.Producers, batch: Batch, claim: dedup.Claim, top
 
 def _decide(
     log: Log, view: View, batch: Batch, accepted: Accepted, side_files: _SideFiles, more: Sequence[Op]
-) -> _Attempt:
+) -> Attempt:
     head = view.head
     check_epochs(head, (entry.file for entry in accepted.entries))
     entries_file = side_files.entries(accepted.entries, head.gc_epoch)
@@ -245,7 +259,7 @@ def _decide(
         *schema_ops,
         *more,
     )
-    return _Attempt(view.version, after, commit, ops)
+    return Attempt(view.version, after, commit, ops)
 
 
 def _pairs(highest: pa.Table) -> tuple[tuple[str, int], ...]:
@@ -280,7 +294,7 @@ def check_epochs(head: Head, files: Iterable[FileRef]) -> None:
             )
 
 
-def _try_commit(log: Log, batch: Batch, attempt: _Attempt, deadline: Deadline) -> bool:
+def _try_commit(log: Log, batch: Batch, attempt: Attempt, deadline: Deadline) -> bool:
     try:
         return _commit(log, attempt, deadline)
     except InvalidInput as error:
@@ -294,7 +308,7 @@ def _try_commit(log: Log, batch: Batch, attempt: _Attempt, deadline: Deadline) -
         ) from None
 
 
-def _commit(log: Log, attempt: _Attempt, deadline: Deadline) -> bool:
+def _commit(log: Log, attempt: Attempt, deadline: Deadline) -> bool:
     """True if the attempt is in the log, False if it is not and never will be."""
 
     def look() -> bool | None:
@@ -310,7 +324,7 @@ def _commit(log: Log, attempt: _Attempt, deadline: Deadline) -> bool:
     return carry_out(log.metadata, attempt.ops, look, what, deadline, log.clock)
 
 
-def _done(log: Log, attempt: _Attempt, accepted: Accepted) -> Appended:
+def _done(log: Log, attempt: Attempt, accepted: Accepted) -> Appended:
     view = log.view()
     if view.version == attempt.version:
         log.committed(attempt.head, attempt.version + 1, attempt.commit, accepted.highest)

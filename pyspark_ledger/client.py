@@ -26,6 +26,7 @@ from pyspark_ledger.cursor import CursorHandle, CursorNode, CursorStats
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.limits import DEFAULT_LIMITS, Limits
 from pyspark_ledger.log import Log
+from pyspark_ledger.outbox import Dispatcher, Outbox
 from pyspark_ledger.policies import UNCHANGED, Unchanged
 from pyspark_ledger.port import CursorKey, Metadata, RootKey
 from pyspark_ledger.position import Position
@@ -167,6 +168,24 @@ class LedgerClient:
         """The tokens of a topic's records, and of messages from outside: mint, present, consume, stats. Each group
         consumes for itself; the default is the topic's own name, as it is for a sink that writes to the topic."""
         return Tokens(self.log(topic), group if group is not None else topic)
+
+    def outbox(
+        self,
+        name: str,
+        *,
+        dispatch: Dispatcher | None = None,
+        dispatch_tokens: Tokens | None = None,
+        mint_tokens: bool = True,
+    ) -> Outbox:
+        """Runs handlers with business state whose effects happen once: ``outbox.process(message_id, token, handler)``.
+
+        ``dispatch(payload, token)`` takes messages out of the namespace; it may be called again for the same message,
+        with the same token, which ``dispatch_tokens`` mint for it (``client.tokens(topic)``, of this namespace or of
+        the receiver's). With ``mint_tokens`` the records that handlers send to topics have tokens."""
+        return Outbox(
+            name, self._metadata, self.storage, self.log, self._limits, self._clock,
+            dispatch=dispatch, dispatch_tokens=dispatch_tokens, mint_tokens=mint_tokens,
+        )  # fmt: skip
 
     # -- producers and maintenance -------------------------------------------------------------------------
 

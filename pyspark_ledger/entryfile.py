@@ -202,6 +202,22 @@ class _Recorder:
     def close(self) -> None: ...
 
 
+def stage_entry(
+    storage: Storage, uuid: str, epoch: int, batches: Sequence[pa.RecordBatch], compression: str | None, clock: Clock
+) -> Entry:
+    """Batches, with at least one row among them, as one entry file."""
+    writer = EntryWriter(storage, uuid, epoch, batches[0].schema, compression, clock)
+    try:
+        for batch in batches:
+            writer.write(batch)
+        entry = writer.close()
+    except BaseException:
+        writer.abandon()
+        raise
+    assert entry is not None
+    return entry
+
+
 def _codec(compression: str | None) -> Any:
     """lz4 one step faster than its default: a quarter less work for the same size on the rows that we measured."""
     return pa.Codec("lz4", compression_level=-1) if compression == "lz4" else compression

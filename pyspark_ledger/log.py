@@ -69,6 +69,21 @@ class Log:
         self._snapshot: tuple[int, int] | None = None  # the open ledger, and the size of the snapshot before it
         self._namespace: tuple[float, bool] | None = None  # when it was read, and whether it deduplicates
 
+    @classmethod
+    def by_uuid(cls, metadata: Metadata, storage: Storage, uuid: str, limits: Limits, clock: Clock) -> Log | None:
+        """The topic with this UUID, whatever it is called; None if there is none."""
+        head = metadata.read(HeadKey(uuid))
+        if head is None:
+            metadata.sync()
+            head = metadata.read(HeadKey(uuid))
+        if head is None:
+            return None
+        return cls(metadata, storage, Topic(head.record.name, uuid, "", "", 0), limits=limits, clock=clock)
+
+    def sibling(self, uuid: str) -> Log | None:
+        """Another topic of the namespace."""
+        return Log.by_uuid(self.metadata, self.storage, uuid, self.limits, self.clock)
+
     # -- the picture ---------------------------------------------------------------------------------------
 
     def view(self, max_age_s: float | None = None) -> View:

@@ -18,6 +18,19 @@ logger = logging.getLogger(__name__)
 Look = Callable[[], bool | None]  # was it applied? None: it was not, and the versions that it checks still hold
 
 
+REMEMBERED = 16  # operations that a node remembers
+
+
+def remember(operations: tuple[bytes, ...], operation: bytes) -> tuple[bytes, ...]:
+    """The last operations on a node, newest last: whoever lost an answer looks here."""
+    return (*operations, operation)[-REMEMBERED:]
+
+
+def forgotten(before: tuple[bytes, ...], now: tuple[bytes, ...]) -> bool:
+    """Whether an operation that came right after ``before`` may have dropped out of what is remembered."""
+    return len(now) >= REMEMBERED and (not before or before[-1] not in now)
+
+
 def carry_out(metadata: Metadata, ops: Sequence[Op], look: Look, what: str, deadline: Deadline, clock: Clock) -> bool:
     """True if the transaction was applied, False if it was not and never will be. ``look`` must see the newest state;
     ``what`` tells people of what the answer was lost."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pyspark_ledger import schema as schemas
 from pyspark_ledger.append import STAGED_TOO_LONG_AGO, Appended, Batch, append, check_allowed
-from pyspark_ledger.entryfile import EntryWriter
+from pyspark_ledger.entryfile import stage_entry
 from pyspark_ledger.errors import Conflict, InvalidInput, LedgerError, OutcomeUnknown
 from pyspark_ledger.log import Log
 from pyspark_ledger.mask import unpack
@@ -135,7 +135,7 @@ class Producer:
         """Takes one record, as column -> value; a column that is left out is null. Ids must rise, holes are fine; all
         records have one, or none."""
         self._check_open()
-        self._check_columns(record)
+        schemas.check_columns(self._schema(), record, self._log.topic.name)
         self._check_mode(sequence_id)
         if sequence_id is not None and self._pushed is not None and sequence_id <= self._pushed:
             return self._sent_before(sequence_id)
@@ -188,20 +188,12 @@ class Producer:
         waiting = self._waiting
         if not waiting.records and not waiting.arrow:
             return None
-        batches = waiting.arrow or [self._as_arrow(waiting.records)]
+        batches = waiting.arrow or [schemas.from_records(waiting.records, self._schema(), self._log.topic.name)]
         appended = self._append(batches, self._ids(waiting))
         self._waiting = _Waiting()
         self._persisted = self._pushed
         _confirm(waiting.receipts, appended)
         return appended
-
-    def _as_arrow(self, records: list[Mapping[str, Any]]) -> pa.RecordBatch:
-        try:
-            return pa.RecordBatch.from_pylist([dict(record) for record in records], schema=self._schema())
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise InvalidInput(
-                f"a record does not fit topic '{self._log.topic.name}': {error}", "LEDGER_INVALID_VALUE"
-            ) from None
 
     def _ids(self, waiting: _Waiting) -> pa.Array | None:
         if not self._numbered:
@@ -253,11 +245,11 @@ class Producer:
     def _try_append(self, batches: list[pa.RecordBatch], target: pa.Schema, ids: pa.Array | None) -> Appended:
         commit_id = self._log.clock.new_id()
         if ids is None:
-            entry = self._stage(batches, target)
+            entry = self._stage(batches)
             return append(self._log, Batch(commit_id, (entry,), target, producer=self.name, mints=self._mints))
         columns = IdColumns(schemas.SEQUENCE, producer=self.name)
         numbered = schemas.with_sequence(batches, ids)
-        entry = self._stage(numbered, numbered[0].schema)
+        entry = self._stage(numbered)
         ranges = Ranges(columns)
         for batch in numbered:
             ranges.add(batch)
@@ -274,18 +266,10 @@ class Producer:
             ),
         )
 
-    def _stage(self, batches: list[pa.RecordBatch], schema: pa.Schema) -> Entry:
-        epoch = self._log.view(FRESH_S).head.gc_epoch
-        writer = EntryWriter(self._log.storage, self._log.topic.uuid, epoch, schema, self._compression, self._log.clock)
-        try:
-            for batch in batches:
-                writer.write(batch)
-            entry = writer.close()
-        except BaseException:
-            writer.abandon()
-            raise
-        assert entry is not None
-        return entry
+    def _stage(self, batches: list[pa.RecordBatch]) -> Entry:
+        log = self._log
+        epoch = log.view(FRESH_S).head.gc_epoch
+        return stage_entry(log.storage, log.topic.uuid, epoch, batches, self._compression, log.clock)
 
     def _target(self, schema: pa.Schema) -> pa.Schema:
         incoming = schemas.canonical(schema)
@@ -293,15 +277,6 @@ class Producer:
 
     def _schema(self) -> pa.Schema:
         return self._log.schema(self._log.view().head.schema_id)
-
-    def _check_columns(self, record: Mapping[str, Any]) -> None:
-        schema = self._schema()
-        unknown = record.keys() - set(schema.names)
-        if unknown:
-            raise InvalidInput(
-                f"topic '{self._log.topic.name}' has no column '{min(unknown)}': {', '.join(schema.names)}",
-                "LEDGER_SCHEMA_MISMATCH",
-            )
 
     def _check_mode(self, sequence_id: int | None) -> None:
         explicit = sequence_id is not None

@@ -6,6 +6,9 @@ Python and by Spark, in any session time zone, is the same on disk.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.types as pat
 
@@ -128,6 +131,22 @@ def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
                 "LEDGER_NULL_NOT_ALLOWED",
             )
     return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def check_columns(schema: pa.Schema, record: Mapping[str, Any], topic: str) -> None:
+    unknown = record.keys() - set(schema.names)
+    if unknown:
+        raise InvalidInput(
+            f"topic '{topic}' has no column '{min(unknown)}': {', '.join(schema.names)}", "LEDGER_SCHEMA_MISMATCH"
+        )
+
+
+def from_records(records: Iterable[Mapping[str, Any]], schema: pa.Schema, topic: str) -> pa.RecordBatch:
+    """Records as column -> value; a column that is left out is null."""
+    try:
+        return pa.RecordBatch.from_pylist([dict(record) for record in records], schema=schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise InvalidInput(f"a record does not fit topic '{topic}': {error}", "LEDGER_INVALID_VALUE") from None
 
 
 def with_sequence(batches: list[pa.RecordBatch], ids: pa.Array) -> list[pa.RecordBatch]:

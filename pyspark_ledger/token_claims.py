@@ -171,6 +171,10 @@ class Spending:
             self._on_commit.append(done)
         return ops
 
+    def guards(self) -> list[Op]:
+        """What makes a transaction hold only if all that was taken is still there, and leaves it there."""
+        return [space.guard() for space in self._changed]
+
     def committed(self) -> None:
         for done in self._on_commit:
             done()

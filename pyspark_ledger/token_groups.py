@@ -18,10 +18,12 @@ from pyspark_ledger.blobs import Blobs
 from pyspark_ledger.errors import CorruptData, LedgerError
 from pyspark_ledger.log import Log, View
 from pyspark_ledger.mask import unpack
+from pyspark_ledger.outcome import remember
 from pyspark_ledger.port import (
+    Check,
     Create,
     Delete,
-    HeadKey,
+    Metadata,
     Op,
     Put,
     TokenBlockKey,
@@ -30,11 +32,10 @@ from pyspark_ledger.port import (
     Versioned,
 )
 from pyspark_ledger.position import Position
-from pyspark_ledger.records import FileRef, TokenBlock, TokenChunk, TokenGroup, Topic
+from pyspark_ledger.records import FileRef, TokenBlock, TokenChunk, TokenGroup
 from pyspark_ledger.runs import Runs
 from pyspark_ledger.token_ids import Place
 
-REMEMBERED_OPERATIONS = 16
 _REMEMBERED_BITMAPS = 32
 
 
@@ -134,6 +135,12 @@ class Group:
         after = _Change(self, changed, operation)
         return after.ops, lambda: self._install(after)
 
+    def guard(self) -> Op:
+        """Holds while nobody consumes."""
+        if self._version is None:
+            return Create(self.key, self._record)
+        return Check(self.key, self._version)
+
     def _install(self, change: _Change) -> None:
         before = 0 if self._version is None else self._version + 1
         if before != change.version:
@@ -182,7 +189,7 @@ class _Change:
             oldest = min(self._inline)
             self._spill(oldest, self._inline.pop(oldest))
         added = sum(bitmap.count - group.bitmap(chunk).count for chunk, bitmap in changed.items())
-        operations = (*record.operations, operation)[-REMEMBERED_OPERATIONS:] if operation else record.operations
+        operations = remember(record.operations, operation) if operation else record.operations
         self.record = replace(
             record,
             whole=self.whole.pack(0),
@@ -246,6 +253,9 @@ class Block:
     def bitmap(self, chunk: int) -> Bitmap:
         return self._bitmap
 
+    def guard(self) -> Op:
+        return Check(self._key, self._node.version)
+
     def ops(self, changed: Mapping[int, Bitmap], operation: bytes = b"") -> tuple[list[Op], Callable[[], None]]:
         bitmap = changed[0]
         if bitmap.is_full:
@@ -260,14 +270,19 @@ class Groups:
     """The groups of one name over all topics of a namespace: what a writer's tokens may belong to. Kept from one
     batch to the next, so that nothing is read again that nobody else has changed."""
 
-    def __init__(self, log: Log, name: str) -> None:
-        self._log, self.name = log, names.check_group_name(name)
+    def __init__(self, metadata: Metadata, name: str, open_log: Callable[[str], Log | None]) -> None:
+        self._metadata, self.name, self._open_log = metadata, names.check_group_name(name), open_log
         self._groups: dict[str, Group] = {}
+
+    @classmethod
+    def beside(cls, log: Log, name: str) -> Groups:
+        """In the namespace of a topic."""
+        return cls(log.metadata, name, lambda uuid: log if uuid == log.topic.uuid else log.sibling(uuid))
 
     def group(self, uuid: str) -> Group | None:
         """None if the namespace has no topic with this UUID (any more)."""
         if uuid not in self._groups:
-            log = self._log if uuid == self._log.topic.uuid else self._open(uuid)
+            log = self._open_log(uuid)
             if log is None:
                 return None
             self._groups[uuid] = Group(log, self.name)
@@ -275,23 +290,12 @@ class Groups:
 
     def block(self, uuid: str, id: str) -> Block | None:
         key = TokenBlockKey(uuid, self.name, id)
-        node = self._log.metadata.read(key)
+        node = self._metadata.read(key)
         if node is None:
-            self._log.metadata.sync()  # minted a moment ago, by another client?
-            node = self._log.metadata.read(key)
+            self._metadata.sync()  # minted a moment ago, by another client?
+            node = self._metadata.read(key)
         return None if node is None else Block(key, node)
 
     def reload(self) -> None:
         for group in self._groups.values():
             group.load(sync=True)
-
-    def _open(self, uuid: str) -> Log | None:
-        metadata = self._log.metadata
-        head = metadata.read(HeadKey(uuid))
-        if head is None:
-            metadata.sync()
-            head = metadata.read(HeadKey(uuid))
-        if head is None:
-            return None
-        topic = Topic(head.record.name, uuid, "", "", 0)
-        return Log(metadata, self._log.storage, topic, limits=self._log.limits, clock=self._log.clock)

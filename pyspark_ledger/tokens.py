@@ -20,11 +20,11 @@ from pyspark_ledger.bitmap import Bitmap
 from pyspark_ledger.clock import Deadline
 from pyspark_ledger.errors import InvalidInput, OutcomeUnknown
 from pyspark_ledger.log import Log, View
-from pyspark_ledger.outcome import carry_out
-from pyspark_ledger.port import Create, RootKey, TokenBlockKey, TokenChunkKey, TokenGroupKey, TransactionLost
+from pyspark_ledger.outcome import carry_out, forgotten
+from pyspark_ledger.port import Create, Delete, RootKey, TokenBlockKey, TokenChunkKey, TokenGroupKey, TransactionLost
 from pyspark_ledger.records import TokenBlock, TokenGroup
 from pyspark_ledger.token_claims import Spending
-from pyspark_ledger.token_groups import REMEMBERED_OPERATIONS, Groups
+from pyspark_ledger.token_groups import Groups
 from pyspark_ledger.token_ids import Claims, Place
 
 _ATTEMPTS = 50
@@ -48,7 +48,7 @@ class Tokens:
 
     def __init__(self, log: Log, group: str) -> None:
         self.log, self.group = log, names.check_group_name(group)
-        self._groups = Groups(log, group)
+        self._groups = Groups.beside(log, group)
 
     # -- minting -------------------------------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ class Tokens:
         while len(tokens) < n:
             count = min(n - len(tokens), self.log.limits.token_block)
             place = self.new_place()
-            self._make(place, count)
+            self.mint_at(place, count)
             tokens += [place.token(index) for index in range(count)]
         return tokens
 
@@ -74,7 +74,9 @@ class Tokens:
         key = TokenBlockKey(place.uuid, self.group, place.block)
         return Create(key, TokenBlock(n, b"", self.log.clock.now_ms()))
 
-    def _make(self, place: Place, n: int) -> None:
+    def mint_at(self, place: Place, n: int) -> None:
+        """Mints so many tokens at a new place. The group must exist."""
+
         def look() -> bool | None:
             self.log.metadata.sync()
             found = self.log.metadata.read(TokenBlockKey(place.uuid, self.group, place.block))
@@ -84,6 +86,21 @@ class Tokens:
         if not carry_out(self.log.metadata, ops, look, f"minting for {self}", self._deadline(), self.log.clock):
             self.log.refresh(sync=True)  # says so if the topic is gone
             raise InvalidInput(f"{self}: the group is gone", "LEDGER_GROUP_NOT_FOUND")
+
+    def discard(self, place: Place) -> None:
+        """Takes back what was minted at a place and never handed out."""
+        key = TokenBlockKey(place.uuid, self.group, place.block)
+        deadline = self._deadline()
+        while True:
+            try:
+                self.log.metadata.transact([Delete(key)])
+                return
+            except TransactionLost:
+                return  # it is not there
+            except OutcomeUnknown:
+                if deadline.passed:
+                    raise
+                self.log.clock.sleep(self.log.clock.jitter(0.2))
 
     def ensure_group(self) -> None:
         """Makes the group's node, unless it is there."""
@@ -132,7 +149,7 @@ class Tokens:
             if (None if found is None else found.version) == version:
                 return None
             operations = () if found is None else found.record.operations
-            if operation not in operations and _forgotten(before, operations):
+            if operation not in operations and forgotten(before, operations):
                 raise OutcomeUnknown(f"{self}: too much has happened since to tell whether the tokens were consumed")
             return operation in operations
 
@@ -181,11 +198,6 @@ class Tokens:
 
     def __str__(self) -> str:
         return f"group '{self.group}' of topic '{self.log.topic.name}'"
-
-
-def _forgotten(before: tuple[bytes, ...], now: tuple[bytes, ...]) -> bool:
-    """Whether an operation that came right after ``before`` may have dropped out of the list."""
-    return len(now) >= REMEMBERED_OPERATIONS and (not before or before[-1] not in now)
 
 
 def _told(kept: pa.BooleanArray | None, ids: Sequence[str]) -> list[bool]:

@@ -52,7 +52,7 @@ class Pipeline:
     def invoice(self, tasks: list[list[tuple[int, str]]], log=None, group="invoices", fan_out=False):
         """Appends invoices, each with the token of its order."""
         log = log or self.log(self.invoices)
-        return protocol.append(log, claiming(log, tasks, Groups(log, group), fan_out))
+        return protocol.append(log, claiming(log, tasks, Groups.beside(log, group), fan_out))
 
     def invoiced(self) -> list[int]:
         return [record["n"] for record in Reader(self.log(self.invoices), "earliest", "latest")]
@@ -155,9 +155,9 @@ def test_a_token_that_never_existed_is_a_duplicate(pipeline):
 def test_rows_that_were_masked_have_no_tokens_and_are_not_counted(pipeline):
     tokens = pipeline.order(*range(4))
     log = pipeline.log(pipeline.invoices)
-    minted = replace(claiming(log, [[(n, tokens[n]) for n in (0, 1)]], Groups(log, "g")), mints=True)
+    minted = replace(claiming(log, [[(n, tokens[n]) for n in (0, 1)]], Groups.beside(log, "g")), mints=True)
     protocol.append(log, minted)
-    minted = replace(claiming(log, [[(n, tokens[n]) for n in (0, 2, 1, 3)]], Groups(log, "g")), mints=True)
+    minted = replace(claiming(log, [[(n, tokens[n]) for n in (0, 2, 1, 3)]], Groups.beside(log, "g")), mints=True)
     protocol.append(log, minted)  # rows 0 and 2 are masked
     shipments = Tokens(log, "shipments")
     seconds = [Place(pipeline.invoices.uuid, 0, 1).token(index) for index in range(4)]
@@ -366,7 +366,7 @@ def test_a_writer_that_dies_leaves_the_token_and_no_effect_or_the_effect_and_no_
 def test_a_chunk_that_was_folded_meanwhile_cannot_be_made_again_I11(pipeline):
     """The nodes that a stale picture would create or change are gone again: only the group's version tells."""
     tokens = pipeline.order(*range(8))  # one chunk
-    stale = Groups(pipeline.log(pipeline.invoices), "invoices")
+    stale = Groups.beside(pipeline.log(pipeline.invoices), "invoices")
     stale.group(pipeline.orders.uuid)
     for token in tokens:
         assert pipeline.tokens().consume([token]) == [True]

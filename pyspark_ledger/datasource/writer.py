@@ -335,7 +335,7 @@ _groups: dict[tuple[int, int, str], Groups] = {}
 def _token_claims(log: Log, options: TokenOptions, staged: list[Staged]) -> TokenClaims:
     key = (os.getpid(), id(log), options.group)
     if key not in _groups:  # remembered: nothing is read again that nobody else has changed
-        _groups[key] = Groups(log, options.group)
+        _groups[key] = Groups.beside(log, options.group)
     wrote = [message for message in staged if message.entry is not None]
     entries = [message.entry for message in wrote if message.entry is not None]
     return TokenClaims(_groups[key], entries, [_told(log, message.told) for message in wrote], options.fan_out)
