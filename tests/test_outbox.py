@@ -12,6 +12,7 @@ from helpers import SMALL, World
 from pyspark_ledger import append as protocol
 from pyspark_ledger import gc, topics
 from pyspark_ledger import outbox as outbox_module
+from pyspark_ledger.blobs import Blobs
 from pyspark_ledger.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.entryfile import stage_entry
 from pyspark_ledger.errors import InvalidInput, NotFound
@@ -317,7 +318,9 @@ def test_a_copy_that_looked_before_the_token_went_does_not_begin_again_I11(dispa
     assert (shop.shipped, shop.invoiced()) == (["parcel for m1"], ["m1"])
 
 
-def test_attempts_that_lost_leave_no_tokens_behind(tmp_path):
+@pytest.mark.parametrize("rival_dies", [False, True])
+def test_attempts_that_lost_leave_no_tokens_behind(tmp_path, rival_dies):
+    """Somebody else chooses between our registering and our minting, and dispatches, or dies before that."""
     shop = Shop(tmp_path, foreign=True)
     token = shop.order()
     outbox = shop.billing()
@@ -325,12 +328,13 @@ def test_attempts_that_lost_leave_no_tokens_behind(tmp_path):
 
     def rival_first(place, n):
         outbox.dispatch_tokens.mint_at = mint_at
-        with pytest.raises(Crash):  # it minted, chose, and died
-            shop.billing(dispatch=Dies(shop, delivered=False)).process("m1", token, bill("m1", parcel=True))
+        rival = shop.billing(dispatch=Dies(shop, delivered=False) if rival_dies else None)
+        with suppress(Crash):
+            rival.process("m1", token, bill("m1", parcel=True))
         mint_at(place, n)
 
     outbox.dispatch_tokens.mint_at = rival_first
-    outbox.process("m1", token, bill("m1", parcel=True))
+    assert outbox.process("m1", token, bill("m1", parcel=True)).duplicate is not rival_dies
     assert (shop.shipped, shop.parcel_blocks()) == (["parcel for m1"], [])
 
 
@@ -358,6 +362,20 @@ def test_long_state_is_in_a_file_and_old_files_go(shop):
     assert len(shop.billing().state()["orders"]) == 40
     shop.billing().process("reset", shop.order(), lambda state: (None, []))
     assert (shop.billing().state(), entity_files(shop)) == (None, [])
+
+
+def test_state_whose_file_is_swept_meanwhile_is_read_again(shop, monkeypatch):
+    big = {"text": "x" * 500}
+    shop.billing().process("m1", shop.order(), lambda state: (big, []))
+    fetch = Blobs.fetch
+
+    def swept(self, file):
+        monkeypatch.setattr(Blobs, "fetch", fetch)
+        shop.billing().process("m2", shop.order(), lambda state: ({**state, "more": 1}, []))
+        return fetch(self, file)
+
+    monkeypatch.setattr(Blobs, "fetch", swept)
+    assert shop.billing().state() == {**big, "more": 1}
 
 
 def test_files_that_a_crash_left_go_with_the_next_change(shop):

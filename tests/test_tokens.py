@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from pyspark_ledger import append as protocol
 from pyspark_ledger import gc, memory, topics
 from pyspark_ledger.bitmap import Bitmap
+from pyspark_ledger.blobs import Blobs
 from pyspark_ledger.entryfile import EntryWriter
-from pyspark_ledger.errors import InvalidInput
+from pyspark_ledger.errors import CorruptData, InvalidInput, OutcomeUnknown
 from pyspark_ledger.log import Log
 from pyspark_ledger.memory import Crash, Faults, MemoryMetadata
-from pyspark_ledger.port import RootKey, TokenBlockKey, TokenGroupKey
+from pyspark_ledger.port import RootKey, TokenBlockKey, TokenChunkKey, TokenGroupKey
 from pyspark_ledger.reader import Reader
 from pyspark_ledger.records import Entry
 from pyspark_ledger.token_claims import TokenClaims
@@ -301,25 +302,86 @@ def test_an_unknown_outcome_consumes_a_token_with_its_effect_or_not_at_all_I11_I
     assert pipeline.tokens().present(tokens) == [False, False]
 
 
+def before(metadata, method: str, action, of=None) -> None:
+    """Does something once, right before the next call of a method (about one kind of key)."""
+    original = getattr(metadata, method)
+
+    def first(*arguments):
+        if of is None or isinstance(arguments[0], of):
+            setattr(metadata, method, original)
+            action()
+        return original(*arguments)
+
+    setattr(metadata, method, first)
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_rival_in_the_group_settles_an_unknown_outcome_for_good_I11_I14(pipeline, fault):
     """The head that the lost transaction checks is untouched: only the group has moved."""
     tokens = pipeline.order(1, 2)
     faults = Faults()
     log = pipeline.log(pipeline.invoices, faults)
-    original = log.metadata.sync
-
-    def meanwhile():
-        log.metadata.sync = original
-        rival_took.extend(pipeline.tokens().consume([tokens[0]]))
-        original()
-
+    groups = Groups.beside(log, "invoices")
+    groups.group(pipeline.orders.uuid)
+    batch = claiming(log, [list(zip([1, 2], tokens, strict=True))], groups)
     rival_took: list[bool] = []
-    log.metadata.sync = meanwhile
+    before(log.metadata, "sync", lambda: rival_took.extend(pipeline.tokens().consume([tokens[0]])))
     faults.next_transact(fault)
-    pipeline.invoice([list(zip([1, 2], tokens, strict=True))], log)
+    protocol.append(log, batch)
     pipeline.world.server.deliver_delayed()
     assert pipeline.invoiced() == ([2] if rival_took == [True] else [1, 2])
+    assert rival_took == [fault != "applied_then_lost"]
+
+
+def test_an_outcome_that_too_much_has_followed_is_not_guessed_I14(pipeline):
+    tokens = pipeline.order(*range(30))
+    faults = Faults()
+    mine = pipeline.tokens(faults=faults)
+    mine.present(tokens)
+    before(mine.log.metadata, "sync", lambda: [pipeline.tokens().consume([token]) for token in tokens[1:]])
+    faults.next_transact("applied_then_lost")
+    with pytest.raises(OutcomeUnknown, match="too much has happened"):
+        mine.consume(tokens[:1])
+
+
+def test_nodes_that_a_lagging_server_does_not_know_yet_are_not_gone_I11(pipeline):
+    tokens = pipeline.order(*range(40))
+    pipeline.tokens().consume(tokens[::2])
+    minted = pipeline.tokens().mint(2)
+    [stats] = pipeline.tokens().stats()
+    assert stats.nodes > 2
+    for kind, ids, there in ((TokenChunkKey, tokens, [False, True] * 20), (TokenBlockKey, minted, [True, True])):
+        lagging = pipeline.tokens()
+        read = lagging.log.metadata.read
+        answers = iter([None])
+        lagging.log.metadata.read = lambda key, *more, kind=kind, read=read, answers=answers: (
+            next(answers, read(key, *more)) if isinstance(key, kind) else read(key, *more)
+        )
+        assert lagging.present(ids) == there
+
+
+def test_a_bitmap_whose_file_is_swept_meanwhile_is_read_again_I11(pipeline, monkeypatch):
+    tokens = pipeline.order(*range(40))
+    pipeline.tokens().consume(tokens[::2])
+    mine = pipeline.tokens()
+    fetch = Blobs.fetch
+
+    def swept(self, file):
+        monkeypatch.setattr(Blobs, "fetch", fetch)
+        assert pipeline.tokens().consume([tokens[1]]) == [True]
+        return fetch(self, file)
+
+    monkeypatch.setattr(Blobs, "fetch", swept)
+    assert mine.consume(tokens) == [number % 2 == 1 and number != 1 for number in range(40)]
+
+
+def test_a_file_that_may_still_be_named_is_not_swept_I12(pipeline):
+    blobs = Blobs(pipeline.world.storage, "somewhere", pipeline.world.clock)
+    old, named, coming = blobs.stage(b"1", 1), blobs.stage(b"22", 2), blobs.stage(b"333", 3)
+    blobs.sweep(2, named)
+    assert (blobs.fetch(named), blobs.fetch(coming)) == (b"22", b"333")
+    with pytest.raises(CorruptData, match="missing"):
+        blobs.fetch(old)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
