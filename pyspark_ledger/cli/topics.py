@@ -12,7 +12,9 @@ import click
 from pyspark_ledger.cli.arguments import duration, duration_or_never
 from pyspark_ledger.cli.base import Commands, Session
 from pyspark_ledger.cli.output import Row
+from pyspark_ledger.cli.reading import peek, read
 from pyspark_ledger.cli.rows import compacted, policies, summary
+from pyspark_ledger.cli.writing import write
 from pyspark_ledger.clock import SYSTEM_CLOCK
 from pyspark_ledger.errors import Conflict, CorruptData, InvalidInput
 from pyspark_ledger.port import HeadKey, Metadata, TopicKey, TopicsKey
@@ -62,6 +64,11 @@ def describe(session: Session, topic: str, ledgers: int) -> None:
 
     with session.client() as client:
         session.output.facts(description(client.log(topic), ledgers))
+
+
+topics.add_command(read)
+topics.add_command(peek)
+topics.add_command(write)
 
 
 # -- making and deleting ----------------------------------------------------------------------------------------
