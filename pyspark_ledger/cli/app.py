@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 
 from pyspark_ledger.cli.base import COMMON_OPTIONS, Commands
+from pyspark_ledger.cli.cursors import cursors
+from pyspark_ledger.cli.producers import producers
 from pyspark_ledger.cli.topics import topics
 
 
@@ -14,4 +16,5 @@ def main() -> None:
     """Ledgers for Spark: a durable, totally ordered, exactly-once log with no brokers."""
 
 
-main.add_command(topics)
+for group in (topics, cursors, producers):
+    main.add_command(group)
