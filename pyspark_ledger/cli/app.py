@@ -6,6 +6,7 @@ import click
 
 from pyspark_ledger.cli.base import COMMON_OPTIONS, Commands
 from pyspark_ledger.cli.cursors import cursors
+from pyspark_ledger.cli.local import down, status, up
 from pyspark_ledger.cli.producers import producers
 from pyspark_ledger.cli.topics import topics
 
@@ -16,5 +17,5 @@ def main() -> None:
     """Ledgers for Spark: a durable, totally ordered, exactly-once log with no brokers."""
 
 
-for group in (topics, cursors, producers):
-    main.add_command(group)
+for command in (up, down, status, topics, cursors, producers):
+    main.add_command(command)
