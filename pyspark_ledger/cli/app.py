@@ -6,6 +6,7 @@ import click
 
 from pyspark_ledger.cli.base import COMMON_OPTIONS, Commands
 from pyspark_ledger.cli.cursors import cursors
+from pyspark_ledger.cli.exporter import exporter
 from pyspark_ledger.cli.local import down, status, up
 from pyspark_ledger.cli.producers import producers
 from pyspark_ledger.cli.topics import topics
@@ -17,5 +18,5 @@ def main() -> None:
     """Ledgers for Spark: a durable, totally ordered, exactly-once log with no brokers."""
 
 
-for command in (up, down, status, topics, cursors, producers):
+for command in (up, down, status, topics, cursors, producers, exporter):
     main.add_command(command)

@@ -36,11 +36,11 @@ class Session:
         """Who we are for ZooKeeper."""
         return self.password or os.environ.get("LEDGER_ZOOKEEPER_PASSWORD")
 
-    def metadata(self) -> ZooKeeperMetadata:
+    def metadata(self, timeout_s: float = 30.0) -> ZooKeeperMetadata:
         """ZooKeeper alone, for commands that need no files: pyarrow takes longer to import than they to answer."""
         from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
 
-        return ZooKeeperMetadata(self._listening(), password=self.digest)
+        return ZooKeeperMetadata(self._listening(), timeout_s=timeout_s, password=self.digest)
 
     def client(self, storage: str | None = None) -> LedgerClient:
         from pyspark_ledger.client import LedgerClient
