@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import click
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -19,6 +23,7 @@ from pyspark_ledger.port import HeadKey
 from pyspark_ledger.records import Policies
 from pyspark_ledger.zk_metadata import paths
 
+REPOSITORY = Path(__file__).resolve().parent.parent
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
 
@@ -131,6 +136,7 @@ def test_policies_are_shown_and_changed_one_by_one(client):
     wrong = run(client, "topics", "config", "set", "orders", "--snapshot-commits", "-1")
     assert (wrong.exit_code, "LEDGER_INVALID_POLICY" in wrong.stderr) == (1, True)
     assert run(client, "topics", "config", "set", "orders").exit_code == 2
+    assert "did you mean 'orders'?" in run(client, "topics", "config", "get", "order").stderr
 
 
 def test_a_topic_is_compacted_and_told_of(client):
@@ -204,7 +210,38 @@ def test_no_command_that_needs_no_files_loads_pyarrow_and_none_loads_spark(clien
 
     assert loaded("topics", "list", "--json") == "[]"
     assert loaded("topics", "list") == "['rich']"
+    assert loaded("topics", "config", "get", "orders", "--json") == "[]"
     assert loaded("topics", "describe", "orders", "--json") == "['pyarrow']"
+
+
+DOCUMENTED = [
+    (file.name, line)
+    for file in sorted((REPOSITORY / "docs").glob("*.md"))
+    for line in re.findall(r"^(pyspark-ledger .*)$", file.read_text(), re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize(("file", "line"), DOCUMENTED)
+def test_every_command_line_in_the_docs_is_one(file, line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("orders.csv", "orders.jsonl"):
+        (tmp_path / name).touch()
+    words = shlex.split(line.partition(" | ")[0], comments=True)[1:]
+    command, context = main, click.Context(main)
+    while isinstance(command, click.Group):
+        name, command, words = command.resolve_command(context, words)
+        context = click.Context(command, context, info_name=name)
+    command.parse_args(context, words)
+
+
+def test_the_docs_show_every_command():
+    shown = {tuple(shlex.split(line, comments=True)[1:]) for _, line in DOCUMENTED}
+
+    def leaves(group, path=()):
+        for name, command in group.commands.items():
+            yield from leaves(command, (*path, name)) if isinstance(command, click.Group) else [(*path, name)]
+
+    assert [path for path in leaves(main) if not any(line[: len(path)] == path for line in shown)] == []
 
 
 def test_help_says_what_each_command_does():

@@ -17,7 +17,9 @@ from pyspark_ledger.cli.rows import compacted, policies, summary
 from pyspark_ledger.cli.writing import write
 from pyspark_ledger.clock import SYSTEM_CLOCK
 from pyspark_ledger.errors import Conflict, CorruptData, InvalidInput
+from pyspark_ledger.names import check_topic_name
 from pyspark_ledger.port import HeadKey, Metadata, TopicKey, TopicsKey
+from pyspark_ledger.records import Head
 
 if TYPE_CHECKING:
     from pyspark_ledger.compaction import CompactionStats
@@ -125,8 +127,20 @@ def config() -> None:
 @click.pass_obj
 def get_config(session: Session, topic: str) -> None:
     """TOPIC's policies."""
-    with session.client() as client:
-        session.output.facts(policies(client.policies(topic)))
+    with closing(session.metadata()) as metadata:
+        metadata.sync()
+        session.output.facts(policies(_head(metadata, topic).policies))
+
+
+def _head(metadata: Metadata, name: str) -> Head:
+    found = metadata.read(TopicKey(check_topic_name(name)))
+    head = metadata.read(HeadKey(found.record.uuid)) if found else None
+    if head is None:
+        from pyspark_ledger.topics import get_topic
+
+        get_topic(metadata, name)  # says what there is instead
+        raise Conflict(f"topic '{name}' is being deleted")
+    return head.record
 
 
 @config.command("set")
