@@ -26,6 +26,7 @@ from pyspark_ledger.cursor import CursorHandle, CursorNode, CursorStats
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.limits import DEFAULT_LIMITS, Limits
 from pyspark_ledger.log import Log
+from pyspark_ledger.names import zookeeper_address
 from pyspark_ledger.outbox import Dispatcher, Outbox
 from pyspark_ledger.policies import UNCHANGED, Unchanged
 from pyspark_ledger.port import CursorKey, Metadata, RootKey
@@ -35,8 +36,6 @@ from pyspark_ledger.reader import Bound, Reader
 from pyspark_ledger.records import Policies, ProducerState, Topic
 from pyspark_ledger.storage import Storage, open_storage
 from pyspark_ledger.tokens import Tokens
-
-DEFAULT_ZOOKEEPER = "127.0.0.1:2181"
 
 
 class LedgerClient:
@@ -53,7 +52,7 @@ class LedgerClient:
         limits: Limits = DEFAULT_LIMITS,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.zookeeper = zookeeper or os.environ.get("LEDGER_ZOOKEEPER") or DEFAULT_ZOOKEEPER
+        self.zookeeper = zookeeper_address(zookeeper)
         self._asked_storage = storage or os.environ.get("LEDGER_STORAGE")
         self._metadata = metadata or _connect(self.zookeeper, timeout_s, password)
         self._limits, self._clock = limits, clock
@@ -281,7 +280,7 @@ _sharing = threading.Lock()
 def shared_client(zookeeper: str | None, storage: str | None, password: str | None) -> LedgerClient:
     """One client per process and namespace. Spark pools its driver-side Python processes and makes new readers and
     writers for every batch: connecting each time would cost more than the commit."""
-    key = (os.getpid(), zookeeper or os.environ.get("LEDGER_ZOOKEEPER") or DEFAULT_ZOOKEEPER, storage, password)
+    key = (os.getpid(), zookeeper_address(zookeeper), storage, password)
     with _sharing:
         for stale in [k for k in _shared if k[0] != key[0]]:
             del _shared[stale]  # inherited over a fork: not ours to use, nor to close

@@ -248,9 +248,14 @@ class Consumer:
             return self._node.moved(cursor, ordinal, done)
 
         try:
-            self._attachment.change(write)
+            cursor = self._attachment.change(write)
         except CursorUnderRevision:
             return  # later, if it still means anything then
+        if self._unwritten:
+            logger.info(
+                "acknowledged topic=%s subscription=%s position=%s revision=%d epoch=%d",
+                self._log.topic.name, self._node.name, cursor.mark_delete, cursor.revision, cursor.epoch,
+            )  # fmt: skip
         with self._lock:
             self._unwritten, self._written_at = 0, self._log.clock.monotonic()
 

@@ -23,8 +23,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, Any
 
 from pyspark_ledger.clock import SYSTEM_CLOCK, Deadline
 from pyspark_ledger.errors import InvalidInput, LedgerError, NotFound, Unavailable
@@ -70,7 +72,7 @@ def find_jars() -> Path:
     )
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with contextlib.suppress(OSError):
@@ -84,11 +86,26 @@ def _free_ports(count: int) -> list[int]:
     ports: list[int] = []
     for step in range(len(_PORTS)):
         port = _PORTS[(first + step) % len(_PORTS)]
-        if _is_free(port):
+        if is_free(port):
             ports.append(port)
             if len(ports) == count:
                 return ports
     raise Unavailable(f"fewer than {count} free ports in {_PORTS}", "LEDGER_NO_FREE_PORT")
+
+
+def _ask(port: int, word: str, timeout: float = 1.0) -> str:
+    """The answer to a four-letter word, empty if there is none."""
+    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout) as conn:
+        conn.settimeout(timeout)
+        conn.sendall(word.encode())
+        return b"".join(iter(lambda: conn.recv(4096), b"")).decode(errors="replace")
+    return ""
+
+
+def mode(port: int) -> str:
+    """standalone, leader, follower; empty if no ZooKeeper serves there."""
+    lines = _ask(port, "srvr").splitlines()
+    return next((line.removeprefix("Mode: ") for line in lines if line.startswith("Mode: ")), "")
 
 
 @dataclass
@@ -112,10 +129,8 @@ class _Member:
 
     def launch(self, command: list[str]) -> None:
         with self.log.open("ab") as log:
-            try:  # java inherits the lock with its output: two servers never share a folder
-                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise InvalidInput(f"a server runs in {self.folder}", "LEDGER_FOLDER_IN_USE") from None
+            if not _lock(log, fcntl.LOCK_EX):  # java inherits it with its output: two servers never share a folder
+                raise InvalidInput(f"a server runs in {self.folder}", "LEDGER_FOLDER_IN_USE")
             self.process = subprocess.Popen(
                 ["/bin/sh", "-c", _SUPERVISED, "zookeeper", *command, str(self.config)],
                 stdin=subprocess.PIPE,
@@ -145,24 +160,14 @@ class _Member:
     def running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def ask(self, word: str, timeout: float = 1.0) -> str:
-        """The answer to a four-letter word, empty if there is none."""
-        with contextlib.suppress(OSError), socket.create_connection((HOST, self.ports[0]), timeout) as conn:
-            conn.settimeout(timeout)
-            conn.sendall(word.encode())
-            return b"".join(iter(lambda: conn.recv(4096), b"")).decode(errors="replace")
-        return ""
-
     @property
     def mode(self) -> str:
-        """standalone, leader, follower; empty if it does not serve."""
-        lines = self.ask("srvr").splitlines() if self.running else []
-        return next((line.removeprefix("Mode: ") for line in lines if line.startswith("Mode: ")), "")
+        return mode(self.ports[0]) if self.running else ""
 
     @property
     def ready(self) -> bool:
         """It serves, and it is ours: somebody else may have won the port."""
-        return bool(self.mode) and f"dataDir={self.folder}" in self.ask("conf")
+        return bool(self.mode) and f"dataDir={self.folder}" in _ask(self.ports[0], "conf")
 
     def tail(self) -> str:
         return self.log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
@@ -290,7 +295,7 @@ class LocalZooKeeper:
 
     def _require_free(self, port: int) -> None:
         for used in (port + index for index in range(self._servers)):
-            if not _is_free(used):
+            if not is_free(used):
                 raise InvalidInput(f"port {used} of {HOST} is in use: choose another", "LEDGER_PORT_IN_USE")
 
     def _start_on_some_ports(self) -> None:
@@ -349,6 +354,40 @@ class LocalZooKeeper:
             member.kill()
 
 
+@contextlib.contextmanager
+def _pid_file(path: str | None) -> Iterator[None]:
+    """Names this process. Only the lock tells that it is alive: a pid alone may belong to somebody else by now."""
+    if path is None:
+        yield
+        return
+    with open(path, "a+") as file:
+        deadline = Deadline(SYSTEM_CLOCK, 1.0)  # somebody may be looking at this moment
+        while not _lock(file, fcntl.LOCK_EX):
+            if deadline.passed:
+                raise InvalidInput(f"another process holds {path}", "LEDGER_FOLDER_IN_USE")
+            SYSTEM_CLOCK.sleep(0.02)
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def running_pid(path: Path) -> int | None:
+    """The process that a pid file names, if it lives."""
+    if not path.exists():
+        return None
+    with path.open() as file:
+        return None if _lock(file, fcntl.LOCK_SH) else int(file.read() or 0) or None
+
+
+def _lock(file: IO[Any], how: int) -> bool:
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m pyspark_ledger.local_zookeeper",
@@ -357,10 +396,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=2181, help="of the first server; default %(default)s")
     parser.add_argument("--data", help="folder to keep the data in; temporary if not given")
     parser.add_argument("--servers", type=int, default=1, help="size of the ensemble; default %(default)s")
+    parser.add_argument("--pid-file", help="holds the process id, and is locked as long as the process lives")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        with LocalZooKeeper(options.servers, options.data, options.port) as zookeeper:
+        with _pid_file(options.pid_file), LocalZooKeeper(options.servers, options.data, options.port) as zookeeper:
             print(zookeeper.address, flush=True)
             while zookeeper.running:
                 SYSTEM_CLOCK.sleep(0.5)

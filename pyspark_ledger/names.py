@@ -8,6 +8,7 @@ import socket
 
 from pyspark_ledger.errors import InvalidInput
 
+DEFAULT_ZOOKEEPER = "127.0.0.1:2181"
 _TOPIC = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _VERSIONED = re.compile(r"/(\d{12,})-([0-9a-f]{32})$")
 _STAGED = re.compile(r"([0-9a-f]{8,16})/([0-9a-f]{32})\.arrow")
@@ -31,6 +32,11 @@ def check_subscription_name(name: str) -> str:
             "LEDGER_INVALID_SUBSCRIPTION_NAME",
         )
     return name
+
+
+def zookeeper_address(asked: str | None) -> str:
+    """The connect string: as asked for, or as the environment says, or the one of a development machine."""
+    return asked or os.environ.get("LEDGER_ZOOKEEPER") or DEFAULT_ZOOKEEPER
 
 
 def this_process() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -20,6 +21,8 @@ from pyspark_ledger.datasource.planning import (
 )
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.scan import slices
+
+logger = logging.getLogger(__name__)
 
 
 class LedgerBatchReader(DataSourceReader):
@@ -49,6 +52,10 @@ class LedgerBatchReader(DataSourceReader):
         else:
             pieces = list(slices(log, view, start, end))
         parts = plan(log, pieces, self._options.min_partitions)
+        logger.info(
+            "planned topic=%s start=%s end=%s bytes=%d partitions=%d",
+            log.topic.name, start, end, sum(piece.bytes for piece in pieces), len(parts),
+        )  # fmt: skip
         # Spark makes up a partition without a value when there is none.
         return list(parts) or [LedgerPartition(log.storage.uri, log.topic.uuid, log.topic.name, ())]
 

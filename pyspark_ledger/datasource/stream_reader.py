@@ -107,6 +107,11 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planned = Offset(log.topic.uuid, position, place.start, place.revision, place.epoch)
         if self._options.read_compacted:
             planned = replace(planned, generation=generation.number if generation else 0, base=base)
+        logger.info(
+            "planned topic=%s start=%s end=%s records=%d subscription=%s revision=%d epoch=%d generation=%d",
+            log.topic.name, begin, position, rows, self._options.subscription, place.revision, place.epoch,
+            planned.generation or 0,
+        )  # fmt: skip
         return planned.to_json()
 
     def _advance(

@@ -8,8 +8,10 @@ background for ever; whoever waits does so with a deadline.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
+import socket
 import threading
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -53,6 +55,15 @@ def _refuse(text: str, why: str) -> NoReturn:
         f"option zookeeper: '{text}' is no connect string ({why}): write host:port[,host:port…][/path]",
         "LEDGER_INVALID_OPTION",
     )
+
+
+def is_listening(connect_string: str, timeout_s: float = 3.0) -> bool:
+    """Whether any of the servers takes connections at all."""
+    servers, _ = split_connect_string(connect_string)
+    for server in collect_hosts(servers)[0]:
+        with contextlib.suppress(OSError), socket.create_connection(server, timeout_s):
+            return True
+    return False
 
 
 class Connection:

@@ -1,0 +1,3 @@
+from pyspark_ledger.cli import main
+
+main(prog_name="pyspark-ledger")

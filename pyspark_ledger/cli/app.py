@@ -1,0 +1,23 @@
+"""The whole tree of commands."""
+
+from __future__ import annotations
+
+import click
+
+from pyspark_ledger.cli.base import COMMON_OPTIONS, Commands
+from pyspark_ledger.cli.cursors import cursors
+from pyspark_ledger.cli.exporter import exporter
+from pyspark_ledger.cli.local import down, status, up
+from pyspark_ledger.cli.producers import producers
+from pyspark_ledger.cli.tokens import tokens
+from pyspark_ledger.cli.topics import topics
+
+
+@click.group(cls=Commands, params=COMMON_OPTIONS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="pyspark-ledger")
+def main() -> None:
+    """Ledgers for Spark: a durable, totally ordered, exactly-once log with no brokers."""
+
+
+for command in (up, down, status, topics, cursors, producers, tokens, exporter):
+    main.add_command(command)

@@ -1,0 +1,216 @@
+"""``pyspark-ledger cursors``: look at subscriptions and move them, also while a query follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pyspark_ledger.cli.arguments import place
+from pyspark_ledger.cli.base import Commands, Session
+from pyspark_ledger.cli.output import Row
+from pyspark_ledger.errors import LedgerError
+from pyspark_ledger.port import CursorKey, RootKey
+
+if TYPE_CHECKING:
+    from pyspark_ledger.cursor import CursorHandle, CursorStats, Moved
+    from pyspark_ledger.log import Log
+    from pyspark_ledger.reader import Bound
+
+F = TypeVar("F", bound=Callable[..., Any])
+_PLACES = "earliest, latest, a position as 3:17:0, or a publish time in ISO 8601."
+_YES = click.option("--yes", is_flag=True, help="Do it.")
+
+
+def _one_subscription(command: F) -> F:
+    return click.argument("topic")(click.argument("subscription")(command))
+
+
+@click.group(cls=Commands)
+def cursors() -> None:
+    """Look at subscriptions and move them, also while a query follows them."""
+
+
+# -- looking ----------------------------------------------------------------------------------------------------
+
+
+@cursors.command("list")
+@click.argument("topic", required=False)
+@click.pass_obj
+def list_cursors(session: Session, topic: str | None) -> None:
+    """The subscriptions of TOPIC, or of all topics: how far behind each one is, and who follows it."""
+    with session.client() as client:
+        rows = [row for name in ([topic] if topic else client.topics()) for row in _rows(client.log(name))]
+    session.listing(rows, "no subscriptions")
+
+
+def _rows(log: Log) -> list[Row]:
+    from pyspark_ledger.cursor import CursorHandle
+
+    rows: list[Row] = []
+    for key in log.metadata.children(RootKey(log.topic.uuid)):
+        if isinstance(key, CursorKey):
+            try:
+                rows.append(_row(log.topic.name, CursorHandle(log, key.name).stats()))
+            except LedgerError as error:
+                rows.append({"topic": log.topic.name, "subscription": key.name, "error": str(error)})
+    return rows
+
+
+def _row(topic: str, stats: CursorStats) -> Row:
+    return {
+        "topic": topic,
+        "subscription": stats.name,
+        "position": stats.mark_delete,
+        "backlog_records": stats.backlog_records,
+        "backlog_bytes": stats.backlog_bytes,
+        "backlog_seconds": stats.backlog_seconds,
+        "owner": stats.owner,
+        "epoch": stats.epoch,
+        "revision": stats.revision,
+    }
+
+
+@cursors.command()
+@_one_subscription
+@click.pass_obj
+def describe(session: Session, topic: str, subscription: str) -> None:
+    """Everything about one SUBSCRIPTION of TOPIC."""
+    with session.client() as client:
+        session.output.facts(_facts(topic, client.cursor(topic, subscription).stats()))
+
+
+def _facts(topic: str, stats: CursorStats) -> dict[str, Any]:
+    return {
+        **_row(topic, stats),
+        "revision_running_seconds": stats.revising_seconds,
+        "individual_acks": stats.individual_acks,
+        "properties": dict(stats.properties),
+    }
+
+
+# -- making and deleting ----------------------------------------------------------------------------------------
+
+
+@cursors.command()
+@_one_subscription
+@click.option("--from", "start", default="earliest", show_default=True, callback=place, metavar="PLACE", help=_PLACES)
+@click.pass_obj
+def create(session: Session, topic: str, subscription: str, start: Bound) -> None:
+    """Make a SUBSCRIPTION to TOPIC, unless it is there."""
+    with session.client() as client:
+        uuid = client.topic(topic).uuid
+        there = client.metadata.read(CursorKey(uuid, subscription)) is not None
+        stats = client.create_cursor(topic, subscription, start).stats()
+    did = "was there already" if there else "made"
+    session.output.done(f"{subscription}: {did}, at {stats.mark_delete}", {**_row(topic, stats), "made": not there})
+
+
+@cursors.command()
+@_one_subscription
+@_YES
+@click.pass_obj
+def delete(session: Session, topic: str, subscription: str, yes: bool) -> None:
+    """Delete a SUBSCRIPTION that nobody follows."""
+    with session.client() as client:
+        cursor = client.cursor(topic, subscription)
+        row = _row(topic, cursor.stats())
+        session.require_yes(yes, f"delete subscription '{subscription}', its position and its acknowledgements", [row])
+        cursor.delete()
+    session.output.done(f"{subscription}: deleted, it was at {row['position']}", row)
+
+
+# -- moving -----------------------------------------------------------------------------------------------------
+
+
+@cursors.command()
+@_one_subscription
+@click.option("--to", required=True, callback=place, metavar="PLACE", help=_PLACES)
+@click.option("--discard-planned", is_flag=True,
+              help="Void batches that a query has planned and not finished: the way past a record that makes it fail "
+                   "for ever. Not exactly-once for a query with state.")  # fmt: skip
+@_YES
+@click.pass_obj
+def reset(session: Session, topic: str, subscription: str, to: Bound, discard_planned: bool, yes: bool) -> None:
+    """Move a SUBSCRIPTION. Whoever follows it goes on from there."""
+    with session.client() as client:
+        cursor = client.cursor(topic, subscription)
+        if not yes:
+            _would_move(session, client.log(topic), cursor.stats(), to)
+        _tell(session, topic, cursor, cursor.reset(to, discard_planned=discard_planned))
+
+
+def _would_move(session: Session, log: Log, stats: CursorStats, to: Bound) -> None:
+    from pyspark_ledger import scan
+    from pyspark_ledger.position import Position
+    from pyspark_ledger.reader import resolve
+
+    view = log.refresh(sync=True)
+    target = scan.settle(log, view, min(to, view.head.end) if isinstance(to, Position) else resolve(log, view, to))
+    row = {
+        "subscription": stats.name,
+        "position": stats.mark_delete,
+        "to": target,
+        "skipped_records": scan.count(log, view, stats.mark_delete, target),
+        "repeated_records": scan.count(log, view, target, stats.mark_delete),
+        "dropped_acks": stats.individual_acks,
+        "owner": stats.owner,
+    }
+    session.require_yes(False, f"move subscription '{stats.name}'", [row])
+
+
+@cursors.command()
+@_one_subscription
+@click.argument("records", type=click.IntRange(1))
+@_YES
+@click.pass_obj
+def skip(session: Session, topic: str, subscription: str, records: int, yes: bool) -> None:
+    """Acknowledge the next RECORDS that are not acknowledged: nobody gets them."""
+    with session.client() as client:
+        cursor = client.cursor(topic, subscription)
+        row = _row(topic, cursor.stats())
+        skipped = min(records, row["backlog_records"])
+        session.require_yes(yes, f"skip {skipped:,} records for subscription '{subscription}'", [row])
+        _tell(session, topic, cursor, cursor.skip(records))
+
+
+@cursors.command("clear-backlog")
+@_one_subscription
+@_YES
+@click.pass_obj
+def clear_backlog(session: Session, topic: str, subscription: str, yes: bool) -> None:
+    """Acknowledge everything that is in TOPIC now: nobody gets it."""
+    with session.client() as client:
+        cursor = client.cursor(topic, subscription)
+        row = _row(topic, cursor.stats())
+        session.require_yes(yes, f"skip {row['backlog_records']:,} records for subscription '{subscription}'", [row])
+        _tell(session, topic, cursor, cursor.clear_backlog())
+
+
+@cursors.command()
+@_one_subscription
+@click.pass_obj
+def rewind(session: Session, topic: str, subscription: str) -> None:
+    """Whoever follows the SUBSCRIPTION reads everything again that is not acknowledged."""
+    with session.client() as client:
+        cursor = client.cursor(topic, subscription)
+        _tell(session, topic, cursor, cursor.rewind())
+
+
+@cursors.command()
+@_one_subscription
+@click.pass_obj
+def redeliver(session: Session, topic: str, subscription: str) -> None:
+    """As rewind, under a new epoch: what comes again can be told from the first delivery."""
+    with session.client() as client:
+        cursor = client.cursor(topic, subscription)
+        _tell(session, topic, cursor, cursor.redeliver())
+
+
+def _tell(session: Session, topic: str, cursor: CursorHandle, moved: Moved) -> None:
+    stats = cursor.stats()
+    session.output.done(
+        f"{cursor.name}: at {moved.position}, revision {moved.revision}, backlog {stats.backlog_records:,} records",
+        {**_row(topic, stats), "position": moved.position, "revision": moved.revision},
+    )

@@ -1,0 +1,101 @@
+"""``pyspark-ledger up``, ``down`` and ``status``: a ZooKeeper and storage on this machine, for development."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+import click
+
+from pyspark_ledger.cli.base import Command, Session
+from pyspark_ledger.cli.output import Row
+from pyspark_ledger.errors import InvalidInput, Unavailable
+from pyspark_ledger.local_home import LocalHome
+from pyspark_ledger.names import DEFAULT_ZOOKEEPER
+from pyspark_ledger.port import NamespaceKey, TopicsKey
+
+_DEFAULT_PORT = int(DEFAULT_ZOOKEEPER.rpartition(":")[2])
+
+
+@click.command(cls=Command)
+@click.option("--port", type=click.IntRange(1, 65_535), help=f"Of 127.0.0.1.  [default: {_DEFAULT_PORT}]")
+@click.option("--storage", help="Where files go.  [default: a folder in LEDGER_HOME]")
+@click.pass_obj
+def up(session: Session, port: int | None, storage: str | None) -> None:
+    """Start a ZooKeeper on this machine, in the background, and say where files go.
+
+    After that format("ledger") and LedgerClient() need no options but the topic. Everything is kept in LEDGER_HOME,
+    else ~/.pyspark-ledger. If it is running already, nothing changes."""
+    home = LocalHome()
+    there = home.pid is not None
+    if not there:
+        home.start(port or _DEFAULT_PORT)
+    elif port not in (None, home.port):
+        raise InvalidInput(
+            f"it is running at {home.address}: 'pyspark-ledger down' stops it, then it can listen elsewhere",
+            "LEDGER_ZOOKEEPER_RUNNING",
+        )
+    root = _storage(home, storage)
+    facts = {"zookeeper": home.address, "storage": root, "pid": home.pid, "started": not there}
+    session.output.done(
+        f"ZooKeeper {'was running already' if there else 'runs'} at {home.address} (process {home.pid}), "
+        f"files are in {root}",
+        facts,
+    )
+    found = os.environ.get("LEDGER_ZOOKEEPER") or DEFAULT_ZOOKEEPER
+    if found != home.address:
+        session.output.note(f"to use it: export LEDGER_ZOOKEEPER={home.address} (without, {found} is used)")
+
+
+def _storage(home: LocalHome, asked: str | None) -> str:
+    """Recorded in the namespace by whoever comes first."""
+    from pyspark_ledger.client import LedgerClient
+
+    with LedgerClient(home.address) as client:
+        if client.metadata.read(NamespaceKey()) is None:
+            asked = asked or os.environ.get("LEDGER_STORAGE") or str(home.storage)
+    with LedgerClient(home.address, asked) as client:
+        return client.storage.uri
+
+
+@click.command(cls=Command)
+@click.option("--purge", is_flag=True, help="Delete its data too: every topic and every file.")
+@click.option("--yes", is_flag=True, help="Do it.")
+@click.pass_obj
+def down(session: Session, purge: bool, yes: bool) -> None:
+    """Stop the ZooKeeper of this machine. Its data stay."""
+    home = LocalHome()
+    contents = home.contents()
+    if purge:
+        rows = [{"path": path, "bytes": count} for path, count in contents.items()]
+        session.require_yes(yes, f"delete everything in {home.folder}", rows)
+    stopped = home.stop()
+    if purge:
+        home.purge()
+    did = "stopped" if stopped else "was not running"
+    kept = f"deleted {', '.join(contents) or 'nothing'}" if purge else f"data stay in {home.folder}"
+    session.output.done(f"ZooKeeper {did}; {kept}", {"stopped": stopped, "deleted": list(contents) if purge else []})
+
+
+@click.command(cls=Command)
+@click.pass_obj
+def status(session: Session) -> None:
+    """Tell whether the ZooKeeper of this machine runs. Exit status 1 if not."""
+    home = LocalHome()
+    facts: dict[str, Any] = {"running": False, "pid": home.pid, "folder": str(home.folder)}
+    if home.answers:
+        with contextlib.suppress(Unavailable):  # it ended while we looked
+            facts |= {"running": True, **_namespace(home.address)}
+    session.output.facts(facts)
+    if not facts["running"]:
+        raise click.exceptions.Exit(1)
+
+
+def _namespace(address: str) -> Row:
+    from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
+
+    with contextlib.closing(ZooKeeperMetadata(address, timeout_s=3.0)) as metadata:
+        namespace = metadata.read(NamespaceKey())
+        storage = namespace.record.storage if namespace else None
+        return {"zookeeper": address, "storage": storage, "topics": len(metadata.children(TopicsKey()))}

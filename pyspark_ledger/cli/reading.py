@@ -1,0 +1,128 @@
+"""``topics read`` and ``topics peek``: records, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pyspark_ledger.cli.arguments import place
+from pyspark_ledger.cli.base import Command, Session
+
+if TYPE_CHECKING:
+    from pyspark_ledger.log import Log
+    from pyspark_ledger.reader import Bound, Record
+
+
+def _columns(_context: click.Context, _option: click.Parameter, text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+_COLUMNS = click.option("--columns", callback=_columns, metavar="A,B", help="Only these.")
+_METADATA = click.option(
+    "--metadata", is_flag=True, help="With --json: add _metadata, where a record is and where it came from."
+)
+
+
+@click.command(cls=Command)
+@click.argument("topic")
+@click.option("--from", "start", default="earliest", show_default=True, callback=place, metavar="PLACE",
+              help="earliest, latest, a position as 3:17:0, or a publish time in ISO 8601.")  # fmt: skip
+@click.option("-n", "count", type=click.IntRange(0), help="So many records at most.")
+@click.option("--follow", is_flag=True, help="Wait for more, until Ctrl-C.")
+@click.option("--compacted", is_flag=True, help="The last record of every key; with --follow, then every change.")
+@_COLUMNS
+@_METADATA
+@click.pass_obj
+def read(
+    session: Session,
+    topic: str,
+    start: Bound,
+    count: int | None,
+    follow: bool,
+    compacted: bool,
+    columns: list[str] | None,
+    metadata: bool,
+) -> None:
+    """Records of TOPIC, oldest first. With --json, lines that 'topics write' takes back."""
+    with session.client() as client:
+        log = client.log(topic, watch=follow)
+        try:
+            _show(session, log, islice(_records(log, start, columns, follow, compacted), count), metadata)
+        except KeyboardInterrupt:
+            if not follow:
+                raise
+
+
+@click.command(cls=Command)
+@click.argument("topic")
+@click.option("-n", "count", type=click.IntRange(0), default=10, show_default=True, help="How many.")
+@_COLUMNS
+@_METADATA
+@click.pass_obj
+def peek(session: Session, topic: str, count: int, columns: list[str] | None, metadata: bool) -> None:
+    """The newest records of TOPIC."""
+    from pyspark_ledger import scan
+
+    with session.client() as client:
+        log = client.log(topic)
+        view = log.refresh(sync=True)
+        start = scan.position_at(log, view, max(0, view.head.records - count))
+        _show(session, log, islice(_records(log, start, columns), count), metadata)
+
+
+def _records(
+    log: Log, start: Bound, columns: list[str] | None, follow: bool = False, compacted: bool = False
+) -> Iterator[Record]:
+    from pyspark_ledger.reader import Reader
+
+    if compacted:
+        end = log.refresh(sync=True).head.end
+        yield from _folded(log, start, columns)
+        if not follow:
+            return
+        start = end
+    yield from Reader(log, start, None if follow else "latest", columns)
+
+
+def _folded(log: Log, start: Bound, columns: list[str] | None) -> Iterator[Record]:
+    """The topic as a table, as of the end that the log has in memory."""
+    from pyspark_ledger import compaction
+    from pyspark_ledger.position import Position
+    from pyspark_ledger.reader import Record, projection, read_slice, resolve
+
+    view = log.view()
+    schema = projection(log.schema(view.head.schema_id), columns, log.topic.name)
+    for piece in compaction.table(log, view, resolve(log, view, start), view.head.end):
+        for rows in read_slice(log.storage, log.topic.uuid, piece, schema, with_ids=True):
+            places = (column.to_pylist() for column in (*rows.places(), *rows.ids()))
+            for value, ledger, entry, index, published, producer, sequence in zip(
+                rows.batch.to_pylist(), *places, strict=True
+            ):
+                moment = datetime.fromtimestamp(published / 1000, UTC)
+                yield Record(Position(ledger, entry, index), value, moment, producer, sequence, None)
+
+
+def _show(session: Session, log: Log, records: Iterable[Record], metadata: bool) -> None:
+    from pyspark_ledger.cli.jsonlines import encoder
+
+    output = session.output
+    encode = encoder(log.schema(log.view().head.schema_id))
+    for record in records:
+        value = encode(record.value)
+        if metadata:
+            value["_metadata"] = _metadata(record)
+        output.record(f"{record.position}  {record.publish_time:%Y-%m-%d %H:%M:%S.%f}"[:-3] + "Z", value)
+
+
+def _metadata(record: Record) -> dict[str, Any]:
+    return {
+        "position": str(record.position),
+        "publish_time": record.publish_time.isoformat(),
+        "producer": record.producer,
+        "sequence_id": record.sequence_id,
+        "token": record.token,
+    }

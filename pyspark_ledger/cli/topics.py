@@ -1,0 +1,230 @@
+"""``pyspark-ledger topics``: make them, look at them, set them up, let them go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pyspark_ledger.cli.arguments import duration, duration_or_never
+from pyspark_ledger.cli.base import Commands, Session
+from pyspark_ledger.cli.output import Row
+from pyspark_ledger.cli.reading import peek, read
+from pyspark_ledger.cli.rows import compacted, policies, summary
+from pyspark_ledger.cli.writing import write
+from pyspark_ledger.clock import SYSTEM_CLOCK
+from pyspark_ledger.errors import Conflict, CorruptData, InvalidInput
+from pyspark_ledger.names import check_topic_name
+from pyspark_ledger.port import HeadKey, Metadata, TopicKey, TopicsKey
+from pyspark_ledger.records import Head
+
+if TYPE_CHECKING:
+    from pyspark_ledger.compaction import CompactionStats
+
+
+@click.group(cls=Commands)
+def topics() -> None:
+    """Make topics, look at them, read and write them."""
+
+
+# -- looking ----------------------------------------------------------------------------------------------------
+
+
+@topics.command("list")
+@click.pass_obj
+def list_topics(session: Session) -> None:
+    """All topics of the namespace."""
+    with closing(session.metadata()) as metadata:
+        rows = _summaries(metadata, [key for key in metadata.children(TopicsKey()) if isinstance(key, TopicKey)])
+    session.listing(rows, "no topics")
+
+
+def _summaries(metadata: Metadata, keys: Sequence[TopicKey]) -> list[Row]:
+    """In two rounds of requests; one by one if one of them cannot be read."""
+    try:
+        found = [topic.record for topic in metadata.read_many(keys) if topic is not None]
+        heads = metadata.read_many([HeadKey(topic.uuid) for topic in found])
+        return [summary(topic, head.record) for topic, head in zip(found, heads, strict=True) if head is not None]
+    except (CorruptData, InvalidInput) as error:
+        if len(keys) == 1:
+            return [{"topic": keys[0].name, "error": str(error)}]
+        return [row for key in keys for row in _summaries(metadata, [key])]
+
+
+@topics.command()
+@click.argument("topic")
+@click.option("--ledgers", type=click.IntRange(1, 1_000), default=5, show_default=True, help="How many to show.")
+@click.pass_obj
+def describe(session: Session, topic: str, ledgers: int) -> None:
+    """TOPIC's schema, ledgers, sizes, rates, deduplication and compaction.
+
+    Rates are those of the newest commits, at most a hundred: from the first one's publish time to the last one's."""
+    from pyspark_ledger.cli.describe import description
+
+    with session.client() as client:
+        session.output.facts(description(client.log(topic), ledgers))
+
+
+topics.add_command(read)
+topics.add_command(peek)
+topics.add_command(write)
+
+
+# -- making and deleting ----------------------------------------------------------------------------------------
+
+
+@topics.command()
+@click.argument("topic")
+@click.option("--schema", required=True, help="As in SQL: 'order_id bigint, amount decimal(10,2), tags array<string>'.")
+@click.option("--key", default="", help="The key column, for compaction; fixed for the topic's life.")
+@click.option("--version-column", default="", help="The highest version of a key counts, not the last record.")
+@click.option("--storage", help="Where the namespace keeps its files; needed once, for its first topic.")
+@click.pass_obj
+def create(session: Session, topic: str, schema: str, key: str, version_column: str, storage: str | None) -> None:
+    """Make TOPIC."""
+    from pyspark_ledger.cli import ddl
+
+    columns = ddl.parse(schema)
+    with session.client(storage) as client:
+        made = client.create_topic(topic, columns, key=key, version_column=version_column)
+    session.output.done(f"{made.name}: made, uuid {made.uuid}", {"topic": made.name, "uuid": made.uuid})
+
+
+@topics.command()
+@click.argument("topic")
+@click.option("--yes", is_flag=True, help="Do it.")
+@click.pass_obj
+def delete(session: Session, topic: str, yes: bool) -> None:
+    """Delete TOPIC with its records, subscriptions and files."""
+    with session.client() as client:
+        head = client.log(topic).view().head
+        cursors = client.cursors(topic)
+        row = {
+            "topic": topic,
+            "records": head.records,
+            "bytes": head.bytes,
+            "subscriptions": [cursor.name for cursor in cursors],
+            "in_use_by": [cursor.owner for cursor in cursors if cursor.owner],
+        }
+        session.require_yes(yes, f"delete topic '{topic}' and its files for good", [row])
+        client.delete_topic(topic)
+    session.output.done(f"{topic}: deleted, {head.records:,} records", row)
+
+
+# -- policies ---------------------------------------------------------------------------------------------------
+
+
+@topics.group()
+def config() -> None:
+    """What a topic's owner may set."""
+
+
+@config.command("get")
+@click.argument("topic")
+@click.pass_obj
+def get_config(session: Session, topic: str) -> None:
+    """TOPIC's policies."""
+    with closing(session.metadata()) as metadata:
+        metadata.sync()
+        session.output.facts(policies(_head(metadata, topic).policies))
+
+
+def _head(metadata: Metadata, name: str) -> Head:
+    found = metadata.read(TopicKey(check_topic_name(name)))
+    head = metadata.read(HeadKey(found.record.uuid)) if found else None
+    if head is None:
+        from pyspark_ledger.topics import get_topic
+
+        get_topic(metadata, name)  # says what there is instead
+        raise Conflict(f"topic '{name}' is being deleted")
+    return head.record
+
+
+@config.command("set")
+@click.argument("topic")
+@click.option("--deduplication", type=click.Choice(["true", "false", "default"]), help="Check sequence ids.")
+@click.option("--snapshot-commits", type=int, help="Commits between two snapshots of the dedup state; 0: the default.")
+@click.option("--evict-producers-after", callback=duration_or_never, metavar="DURATION|never",
+              help="Forget producers that are silent for longer, as in 30d.")  # fmt: skip
+@click.pass_obj
+def set_config(
+    session: Session,
+    topic: str,
+    deduplication: str | None,
+    snapshot_commits: int | None,
+    evict_producers_after: float | str | None,
+) -> None:
+    """Change TOPIC's policies: those that are given."""
+    changes: dict[str, Any] = {}
+    if deduplication is not None:
+        changes["deduplication"] = {"true": True, "false": False, "default": None}[deduplication]
+    if snapshot_commits is not None:
+        changes["snapshot_commits"] = snapshot_commits
+    if isinstance(evict_producers_after, float):
+        changes["evict_producers_after"] = timedelta(seconds=evict_producers_after)
+    elif evict_producers_after is not None:
+        changes["evict_producers_after"] = None
+    if not changes:
+        raise click.UsageError("nothing to set: give --deduplication, --snapshot-commits or --evict-producers-after")
+    with session.client() as client:
+        session.output.facts(policies(client.set_policies(topic, **changes)))
+
+
+# -- compaction -------------------------------------------------------------------------------------------------
+
+
+@topics.command()
+@click.argument("topic")
+@click.option("--engine", type=click.Choice(["local", "spark"]), default="local", show_default=True,
+              help="In this process, or as a Spark job.")  # fmt: skip
+@click.option("--read-rate", type=float, help="Records per second to read at most (local).")
+@click.option("--write-rate", type=float, help="Records per second to write at most (local).")
+@click.option(
+    "--every", callback=duration, metavar="DURATION", help="Do it again and again, as in 10m, until interrupted."
+)
+@click.pass_obj
+def compact(
+    session: Session,
+    topic: str,
+    engine: str,
+    read_rate: float | None,
+    write_rate: float | None,
+    every: float | None,
+) -> None:
+    """Write the last record of every key of TOPIC to a compacted ledger, for readers with readCompacted."""
+    while True:
+        before = SYSTEM_CLOCK.monotonic()
+        try:
+            stats = _compact(session, topic, engine, read_rate, write_rate)
+            session.output.done(_told(topic, stats), {"topic": topic, **(compacted(stats) or {"generation": None})})
+        except Conflict as conflict:  # somebody else is at it: for a daemon that is as good
+            if every is None:
+                raise
+            session.output.note(str(conflict))
+        if every is None:
+            return
+        SYSTEM_CLOCK.sleep(max(0.0, every - (SYSTEM_CLOCK.monotonic() - before)))
+
+
+def _compact(
+    session: Session, topic: str, engine: str, read_rate: float | None, write_rate: float | None
+) -> CompactionStats | None:
+    if engine == "spark":
+        from pyspark.sql import SparkSession
+
+        from pyspark_ledger.datasource.compaction import compact
+
+        spark = SparkSession.builder.getOrCreate()
+        return compact(spark, topic, zookeeper=session.zookeeper, password=session.digest)
+    with session.client() as client, session.output.progress() as progress:
+        return client.compact(topic, progress, read_rate=read_rate, write_rate=write_rate)
+
+
+def _told(topic: str, stats: CompactionStats | None) -> str:
+    if stats is None:
+        return f"{topic}: nothing to compact"
+    share = f"{stats.records:,} of {stats.records_before:,} records"
+    return f"{topic}: generation {stats.generation}, {share}, {stats.bytes:,} bytes, horizon {stats.horizon}"

@@ -1,0 +1,147 @@
+"""``topics write``: JSON lines or CSV become records."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from pyspark_ledger.cli.base import Command, Session
+from pyspark_ledger.errors import InvalidInput, LedgerError, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from pyspark_ledger.cli.jsonlines import Decoder
+    from pyspark_ledger.producer import Producer, Receipt
+
+Numbered = tuple[int, dict[str, Any]]  # the line it is on, and the record
+_TELL_EVERY = 1_000
+
+
+@click.command(cls=Command)
+@click.argument("topic")
+@click.argument("file", type=click.File("rb"), default="-")
+@click.option("--format", "kind", type=click.Choice(["json", "csv"]), help="Default: csv for a FILE.csv, else json.")
+@click.option("--producer", "name", help="Number the records by their lines, under this name: the same FILE written "
+              "again adds nothing twice. One name for each file.")  # fmt: skip
+@click.pass_obj
+def write(session: Session, topic: str, file: IO[bytes], kind: str | None, name: str | None) -> None:
+    """Append the records of FILE, or of standard input, to TOPIC.
+
+    JSON lines have one object each, column -> value. CSV has its columns' names in its first line; an empty cell is
+    null. Columns that are left out are null, unknown ones are errors."""
+    from pyspark_ledger.cli.jsonlines import Decoder
+
+    source = _Source(file)
+    kind = kind or ("csv" if source.name.endswith(".csv") else "json")
+    with session.client() as client, session.output.progress() as progress:
+        log = client.log(topic)
+        decoder = Decoder(log.schema(log.view().head.schema_id))
+        rows = (_csv if kind == "csv" else _json)(source, decoder)
+        written = _Written(client.producer(topic, name), name is not None)
+        written.take(_numbered(source, rows), lambda: progress(source.name, source.bytes, source.size))
+        end = log.refresh(sync=True).head.end
+    facts = {"topic": topic, "records": written.records, "duplicates": written.duplicates, "end": end}
+    duplicates = f", {written.duplicates:,} were there already" if name else ""
+    session.output.done(f"{topic}: {written.records:,} records written{duplicates}; end {end}", facts)
+
+
+class _Source:
+    """Lines of a file as text, counted."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.name = os.path.basename(getattr(file, "name", "-"))
+        self.line = self.bytes = 0
+
+    @property
+    def size(self) -> int | None:
+        """None if nobody knows: a pipe."""
+        try:
+            return os.fstat(self._file.fileno()).st_size or None
+        except OSError:
+            return None
+
+    def __iter__(self) -> Iterator[str]:
+        for raw in self._file:
+            self.line += 1
+            self.bytes += len(raw)
+            yield raw.decode("utf-8-sig" if self.line == 1 else "utf-8")
+
+
+def _json(source: _Source, decoder: Decoder) -> Iterator[dict[str, Any] | None]:
+    for text in source:
+        yield decoder.line(text) if text.strip() else None
+
+
+def _csv(source: _Source, decoder: Decoder) -> Iterator[dict[str, Any] | None]:
+    csv.field_size_limit(1 << 30)
+    rows = csv.reader(source, strict=True)
+    names = decoder.header(next(rows, []))
+    yield None
+    for cells in rows:
+        yield decoder.cells(names, cells) if cells else None
+
+
+def _numbered(source: _Source, rows: Iterator[dict[str, Any] | None]) -> Iterator[Numbered]:
+    """A record may have several lines in CSV: it is numbered by its first, and so is what is wrong with it."""
+    while True:
+        line = source.line + 1
+        try:
+            record = next(rows)
+        except StopIteration:
+            return
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InvalidInput(f"line {line}: this cannot be read: {error}", "LEDGER_INVALID_VALUE") from None
+        except InvalidInput as error:
+            raise InvalidInput(f"line {line}: {error.message}", error.code) from None
+        if record is not None:
+            yield line, record
+
+
+@dataclass
+class _Written:
+    """What of a source is in the log."""
+
+    producer: Producer
+    numbered: bool
+    records: int = 0
+    duplicates: int = 0
+    line: int = 0  # everything up to this one is
+    _waiting: deque[tuple[int, Receipt]] = field(default_factory=deque)
+
+    def take(self, rows: Iterator[Numbered], tell: Callable[[], None]) -> None:
+        """Whatever stops it, it says how far it came. What is waiting then is not written."""
+        try:
+            for number, (line, record) in enumerate(rows):
+                self._waiting.append((line, self.producer.send(record, line if self.numbered else None)))
+                if number % _TELL_EVERY == 0:
+                    self._settle()
+                    tell()
+            self.producer.close()
+            self._settle()
+        except KeyboardInterrupt:
+            raise click.ClickException(f"interrupted: {self._how_far(certain=False)}") from None
+        except LedgerError as error:
+            certain = not isinstance(error, OutcomeUnknown)
+            raise LedgerError(f"{error.message}. {self._how_far(certain)}", error.code) from None
+
+    def _settle(self) -> None:
+        while self._waiting and self._waiting[0][1].done():
+            self.line, receipt = self._waiting.popleft()
+            if receipt.result().duplicate:
+                self.duplicates += 1
+            else:
+                self.records += 1
+
+    def _how_far(self, certain: bool) -> str:
+        self._settle()
+        rest = "nothing" if certain else "perhaps something"
+        if not self.line:
+            return "Nothing was written" if certain else "Perhaps something was written"
+        again = "; the same command again adds what is missing" if self.numbered else ""
+        return f"What is on lines 1 to {self.line} is in the log, and {rest} after them{again}"

@@ -1,0 +1,1 @@
+"""What Prometheus may know about a namespace. Needs the extra ``metrics``."""
