@@ -64,6 +64,12 @@ def _ids(races: dict[int, dict[str, list[dict[str, Any]]]]) -> str:
     return _markdown("sequence ids per record", head, lines)
 
 
+def _tokens(runs: dict[str, list[dict[str, Any]]]) -> str:
+    batch, cpu = _medians(runs, "batch_s"), _medians(runs, "cpu_s")
+    lines = [[name, f"{batch[name]:.2f}", f"{cpu[name]:.1f}", f"{batch[PLAIN] / batch[name]:.2f}"] for name in runs]
+    return _markdown("tokens, topic to topic", ["", "batch s", "CPU s", "of the plain sink"], lines)
+
+
 def _subscription(runs: dict[str, list[dict[str, Any]]]) -> str:
     batch, wall = _medians(runs, "batch_s"), _medians(runs, "wall_s")
     lines = [[name, f"{wall[name]:.2f}", f"{batch[name]:.2f}", f"{wall[WITHOUT] / wall[name]:.2f}"] for name in runs]
@@ -121,6 +127,7 @@ def _requests(requests: dict[str, int]) -> str:
 
 _SECTIONS = {
     "ids": _ids,
+    "tokens": _tokens,
     "subscription": _subscription,
     "tiny": _tiny,
     "memory": _memory,

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow
 import pyspark
 
-from benchmarks import commits, compaction, data, memory, record_ids, tiny
+from benchmarks import commits, compaction, data, memory, record_ids, tiny, tokens
 from benchmarks.contestants import (
     Bench,
     race,
@@ -28,7 +28,7 @@ from benchmarks.contestants import (
 from benchmarks.report import table
 from benchmarks.session import CONF, session
 
-PARTS = ("source", "sink", "ids", "subscription", "tiny", "memory", "commits", "compaction")
+PARTS = ("source", "sink", "ids", "tokens", "subscription", "tiny", "memory", "commits", "compaction")
 
 
 def arguments() -> argparse.Namespace:
@@ -71,7 +71,7 @@ def run_session_parts(options: argparse.Namespace, work: Path, zookeeper: str | 
     results: dict[str, Any] = {}
     with session(work) as spark:
         bench = Bench(spark, work, options.rows, options.rounds, zookeeper)
-        if {"source", "sink", "ids", "subscription"} & set(options.only):
+        if {"source", "sink", "ids", "tokens", "subscription"} & set(options.only):
             results |= run_throughput(bench, options.only)
         if "tiny" in options.only:
             print("tiny", flush=True)
@@ -96,6 +96,10 @@ def run_throughput(bench: Bench, only: list[str]) -> dict[str, Any]:
             print(f"ids, {producers} producers", flush=True)
             contestants = record_ids.contestants(bench, parquet, producers)
             results.setdefault("ids", {})[producers] = race(bench, contestants, throughput)
+    if "tokens" in only and bench.zookeeper:
+        print("tokens", flush=True)
+        results["tokens"] = race(bench, tokens.contestants(bench, parquet), throughput)
+        shutil.rmtree(bench.work / "token-topic", ignore_errors=True)
     if "subscription" in only and bench.zookeeper:
         print("subscription", flush=True)
         results["subscription"] = race(bench, subscription_contestants(bench, parquet), throughput)
@@ -153,7 +157,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = {"environment": environment(options)}
     with work_folder(options.work) as work, ExitStack() as stack:
         zookeeper = start_zookeeper(stack, options.without_ledger)
-        if {"source", "sink", "ids", "subscription", "tiny"} & set(options.only):
+        if {"source", "sink", "ids", "tokens", "subscription", "tiny"} & set(options.only):
             results |= run_session_parts(options, work, zookeeper)
         if "memory" in options.only:
             results |= run_memory(options, work, zookeeper)

@@ -250,6 +250,7 @@ def exporter(namespace, storage_root):
         send(client, "web", *range(9))
         client.create_cursor("orders", "billing")
         client.compact("orders")
+        client.tokens("orders").mint()
         zookeeper = KazooClient(client.zookeeper)
         zookeeper.start()
         zookeeper.set(paths.path(HeadKey(client.topic("broken").uuid)), b"\xff\xff")
