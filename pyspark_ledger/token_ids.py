@@ -17,6 +17,7 @@ import pyarrow.types as pat
 from pyspark_ledger.errors import InvalidInput
 
 CLAIMS = pa.schema([("place", pa.dictionary(pa.int32(), pa.string())), ("index", pa.int64()), ("length", pa.int64())])
+_DIGITS = 18  # of an index at most
 _UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _PLACE = re.compile(rf"({_UUID}):(?:(\d{{1,18}}):(\d{{1,18}})|m([0-9a-f]{{32}}))")
 
@@ -44,11 +45,10 @@ class Place:
     def token(self, index: int) -> str:
         return f"{self}:{index}"
 
-
-def tokens_of(uuid: str, ledger: pa.Array, entry: pa.Array, index: pa.Array) -> pa.Array:
-    """The tokens of some records of a topic."""
-    parts = [part.cast(pa.string()) for part in (ledger, entry, index)]
-    return pc.binary_join_element_wise(uuid, *parts, ":")
+    def tokens(self, indexes: pa.Array) -> pa.Array:
+        return pc.binary_replace_slice(
+            indexes.cast(pa.string()), 0, 0, f"{self}:"
+        )  # the quickest way to put it in front
 
 
 def check_column(schema: pa.Schema, name: str) -> None:
@@ -72,12 +72,11 @@ class Claims:
         if not len(tokens):
             return
         tokens = tokens.cast(pa.string())
-        parts = pc.split_pattern(tokens, ":", max_splits=1, reverse=True)
-        if tokens.null_count or pc.min(pc.list_value_length(parts)).as_py() < 2:
+        if tokens.null_count:
             raise self._malformed(tokens)
-        codes = self._encode(tokens, pc.list_element(parts, 0))
+        codes, text = self._of_one_place(tokens) or self._of_many_places(tokens)
         try:
-            index = pc.list_element(parts, 1).cast(pa.int64())
+            index = text.cast(pa.int64())
         except pa.ArrowInvalid:
             raise self._malformed(tokens) from None
         if pc.min(index).as_py() < 0:
@@ -94,15 +93,31 @@ class Claims:
         places = pa.DictionaryArray.from_arrays(codes, pa.array(list(self._codes), pa.string()))
         return pa.table([places, runs["index"], runs["length"]], schema=CLAIMS)
 
-    def _encode(self, tokens: pa.Array, places: pa.Array) -> pa.Array:
-        encoded = places.dictionary_encode()
-        for place in encoded.dictionary.to_pylist():
-            if place not in self._codes:
-                if Place.parse(place) is None:
-                    raise self._malformed(tokens)
-                self._codes[place] = len(self._codes)
-        codes = pa.array([self._codes[place] for place in encoded.dictionary.to_pylist()], pa.int32())
-        return codes.take(encoded.indices)
+    def _of_one_place(self, tokens: pa.Array) -> tuple[pa.Array, pa.Array] | None:
+        """The places and the texts of the indexes, if all are of the first one's place, as they mostly are: then
+        nothing has to be split."""
+        place = tokens[0].as_py().rpartition(":")[0]
+        start = len(place) + 1
+        longest = pc.max(pc.binary_length(tokens)).as_py()
+        if longest > start + _DIGITS or not pc.all(pc.starts_with(tokens, f"{place}:")).as_py():
+            return None
+        text = pc.binary_slice(tokens.cast(pa.binary()), start, start + _DIGITS).cast(pa.string())
+        return pa.repeat(pa.scalar(self._code(tokens, place), pa.int32()), len(tokens)), text
+
+    def _of_many_places(self, tokens: pa.Array) -> tuple[pa.Array, pa.Array]:
+        parts = pc.split_pattern(tokens, ":", max_splits=1, reverse=True)
+        if pc.min(pc.list_value_length(parts)).as_py() < 2:
+            raise self._malformed(tokens)
+        encoded = pc.list_element(parts, 0).dictionary_encode()
+        codes = pa.array([self._code(tokens, place) for place in encoded.dictionary.to_pylist()], pa.int32())
+        return codes.take(encoded.indices), pc.list_element(parts, 1)
+
+    def _code(self, tokens: pa.Array, place: str) -> int:
+        if place not in self._codes:
+            if Place.parse(place) is None:
+                raise self._malformed(tokens)
+            self._codes[place] = len(self._codes)
+        return self._codes[place]
 
     def _malformed(self, tokens: pa.Array) -> InvalidInput:
         for row, token in enumerate(tokens.to_pylist(), self._rows):

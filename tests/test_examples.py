@@ -55,6 +55,25 @@ def test_files_are_ingested_again_and_again_and_each_line_is_there_once(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_orders_are_invoiced_once_whatever_happens_to_the_job(tmp_path: Path) -> None:
+    printed = run("examples/token_pipeline.py", scratch=tmp_path)
+    told = re.findall(r"invoices (\d+), distinct (\d+), tokens in flight (\d+), nodes (\d+)", printed)
+    assert told == [("500", "500", "0", "1"), ("500", "500", "0", "1"), ("1000", "1000", "0", "1")]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_outbox_bills_ships_and_keeps_balances_once_for_each_order(tmp_path: Path) -> None:
+    printed = run("examples/outbox.py", scratch=tmp_path)
+    assert "nobody told us; it is delivered again" in printed
+    told = re.findall(r"invoices (\d+), distinct (\d+), balances (.+), parcels (\d+), dispatched (\d+)", printed)
+    assert told == [
+        ("20", "20", "{'ann': 100, 'bob': 100}", "20", "21"),
+        ("30", "30", "{'ann': 150, 'bob': 150}", "30", "31"),
+    ]
+    assert "tokens in flight 0" in printed
+    assert list(tmp_path.iterdir()) == []
+
+
 def run(*arguments: str, scratch: Path) -> str:
     """Runs an example as a user would, expects success, and that every process it started ends with it."""
     mark = secrets.token_hex(8)
