@@ -15,8 +15,10 @@ from pyspark_ledger import append as protocol
 from pyspark_ledger import gc, memory, topics
 from pyspark_ledger.bitmap import Bitmap
 from pyspark_ledger.blobs import Blobs
+from pyspark_ledger.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.entryfile import EntryWriter
 from pyspark_ledger.errors import CorruptData, InvalidInput, OutcomeUnknown
+from pyspark_ledger.limits import DEFAULT_LIMITS
 from pyspark_ledger.log import Log
 from pyspark_ledger.memory import Crash, Faults, MemoryMetadata
 from pyspark_ledger.port import RootKey, TokenBlockKey, TokenChunkKey, TokenGroupKey
@@ -33,8 +35,8 @@ TINY = replace(SMALL, token_chunk=8, token_block=4, inline_bitmap_bytes=24, inli
 class Pipeline:
     """Orders that mint tokens, and invoices that consume them."""
 
-    def __init__(self, folder, limits=TINY):
-        self.world = World(folder, limits)
+    def __init__(self, folder, limits=TINY, clock: Clock = SYSTEM_CLOCK):
+        self.world = World(folder, limits, clock)
         self.orders = self.world.topic
         self.invoices = topics.create_topic(self.world.metadata(), "invoices", SCHEMA)
 
@@ -201,6 +203,23 @@ def test_a_topic_consumed_in_order_costs_one_short_node_I13(pipeline):
     [stats] = pipeline.tokens().stats()
     assert (stats.in_flight, stats.consumed, stats.nodes) == (0, 200, 1)
     assert stats.bytes < 50
+
+
+@pytest.mark.parametrize("step", [1, 7_919])  # in order, and in an order of its own
+def test_a_commit_that_consumes_a_hundred_thousand_tokens_touches_a_handful_of_nodes(tmp_path, step):
+    pipeline = Pipeline(tmp_path, DEFAULT_LIMITS)
+    tokens = pipeline.order(*range(100_000))
+    log = pipeline.log(pipeline.invoices)
+    sizes = []
+    transact = log.metadata.transact
+    log.metadata.transact = lambda ops: (sizes.append(len(ops)), transact(ops))
+    order = [number * step % 100_000 for number in range(100_000)]
+    done = pipeline.invoice([[(number, tokens[number]) for number in order[:70_000:2]]], log)
+    assert (done.records, done.dropped) == (35_000, 0)
+    done = pipeline.invoice([[(number, tokens[number]) for number in order]], log)
+    assert (done.records, done.dropped) == (65_000, 35_000)
+    assert max(sizes) <= 4  # head, commit, group, and a chunk with gaps
+    assert pipeline.tokens().stats()[0].in_flight == 0
 
 
 def test_gaps_take_nodes_and_files_and_give_them_back_when_they_close_I13(pipeline):
