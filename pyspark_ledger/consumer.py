@@ -11,7 +11,6 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from pyspark_ledger import scan
 from pyspark_ledger.attachment import Attachment, SubscriptionType
@@ -164,17 +163,9 @@ class Consumer:
         messages: list[Message] = []
         for piece in scan.slices(self._log, view, start, view.head.end):
             piece = piece.first(records - len(messages))
-            published = datetime.fromtimestamp(piece.publish_ms / 1000, UTC)
             for rows in read_slice(self._log.storage, self._log.topic.uuid, piece, self._schema, with_ids=True):
-                columns = (column.to_pylist() for column in (rows.indexes, *rows.ids()))
-                for value, index, producer, sequence in zip(rows.batch.to_pylist(), *columns, strict=True):
-                    position = Position(piece.ledger, piece.entry, index)
-                    messages.append(
-                        Message(
-                            position, value, published, producer, sequence, ordinal + len(messages), read.epoch,
-                            read.revision,
-                        )
-                    )  # fmt: skip
+                for fields in rows.records():
+                    messages.append(Message(*fields, ordinal + len(messages), read.epoch, read.revision))
             start = piece.end
             if len(messages) >= records:
                 break

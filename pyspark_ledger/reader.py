@@ -21,6 +21,7 @@ from pyspark_ledger.storage import Storage
 Bound = str | Position | datetime
 POLL_S = 2.0  # how long a lost watch can go unnoticed
 WAIT_S = 0.005
+Fields = tuple[Position, Mapping[str, Any], datetime, str, int | None]  # of a Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,40 +45,40 @@ class Reader:
         self._log = log
         view = log.refresh(sync=True)
         self._schema = projection(log.schema(view.head.schema_id), columns, log.topic.name)
-        self._position = resolve(log, view, start)
+        self._start = resolve(log, view, start)
+        self._last: tuple[scan.Slice, int] | None = None  # the record that was read last: its piece and index
         self._end = None if end is None else resolve(log, view, end)
         self._stopped = False
 
     @property
     def position(self) -> Position:
         """The next position to read."""
-        return self._position
+        last = self._last
+        return self._start if last is None else last[0].after(last[1] + 1)
 
     def stop(self) -> None:
         self._stopped = True
 
     def __iter__(self) -> Iterator[Record]:
-        for piece, rows in self._rows():
-            published = datetime.fromtimestamp(piece.publish_ms / 1000, UTC)
-            columns = (column.to_pylist() for column in (rows.indexes, *rows.ids()))
-            values = rows.batch.to_pylist() if self._schema.names else [{}] * rows.batch.num_rows
-            for value, index, producer, sequence in zip(values, *columns, strict=True):
-                self._position = piece.after(index + 1)
-                yield Record(Position(piece.ledger, piece.entry, index), value, published, producer, sequence)
+        for rows in self._rows():
+            for fields in rows.records():
+                record = Record(*fields)
+                self._last = rows.piece, record.position.index
+                yield record
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The same, as Arrow record batches."""
-        for piece, rows in self._rows():
-            self._position = piece.after(rows.indexes[-1].as_py() + 1)
+        for rows in self._rows():
+            self._last = rows.piece, rows.indexes[-1].as_py()
             yield rows.batch
 
-    def _rows(self) -> Iterator[tuple[scan.Slice, Rows]]:
+    def _rows(self) -> Iterator[Rows]:
         while not self._stopped:
             view = self._log.view(POLL_S)
             end = view.head.end if self._end is None else self._end
-            for piece in scan.slices(self._log, view, self._position, end):
+            for piece in scan.slices(self._log, view, self.position, end):
                 for rows in read_slice(self._log.storage, self._log.topic.uuid, piece, self._schema, with_ids=True):
-                    yield piece, rows
+                    yield rows
                     if self._stopped:
                         return
             if self._end is not None:
@@ -116,6 +117,16 @@ class Rows:
         if piece.producer_column:
             producer = self.stored.column(piece.producer_column).cast(pa.string())
         return producer, sequence
+
+    def records(self) -> Iterator[Fields]:
+        """The records of an entry one by one."""
+        piece = self.piece
+        assert piece.base is None, "a compacted file has records of many entries"
+        published = datetime.fromtimestamp(piece.publish_ms / 1000, UTC)
+        values = self.batch.to_pylist() if self.batch.schema.names else [{}] * self.batch.num_rows
+        columns = (column.to_pylist() for column in (self.indexes, *self.ids()))
+        for value, index, producer, sequence in zip(values, *columns, strict=True):
+            yield Position(piece.ledger, piece.entry, index), value, published, producer, sequence
 
 
 def read_slice(

@@ -20,6 +20,7 @@ from pyspark_ledger.limits import Limits
 from pyspark_ledger.policies import UNCHANGED
 from pyspark_ledger.port import CommitKey, DedupKey
 from pyspark_ledger.position import Position
+from pyspark_ledger.reader import Reader
 from pyspark_ledger.record_ids import IdColumns, Ranges
 from pyspark_ledger.zk_metadata import codec
 
@@ -36,6 +37,23 @@ def ids_of(log):
 def last_ids(log):
     log.refresh(sync=True)
     return {state.name: state.sequence for state in log.producers()[1].all()}
+
+
+def test_a_reader_looks_for_its_position_only_when_it_is_asked_where_it_is(world, monkeypatch):
+    """Looking for the next record that is not masked takes longer the longer the entry is."""
+    log = world.log()
+    append_ids(log, [[("a", 1)]])
+    append_ids(log, [[("a", n) for n in range(100)]])
+    searched = []
+    skip = mask.skip
+    monkeypatch.setattr(mask, "skip", lambda *where: searched.append(where) or skip(*where))
+    reader = Reader(log, "earliest", "latest")
+    records = iter(reader)
+    assert [next(records)["seq"] for _ in range(50)] == list(range(1, 51))
+    assert searched == []
+    assert reader.position == Position(0, 1, 51)
+    assert [record["seq"] for record in records] == list(range(51, 100))
+    assert (reader.position, len(searched)) == (Position(0, 2, 0), 1)
 
 
 # -- what gets in ---------------------------------------------------------------------------------------------------
