@@ -75,6 +75,7 @@ def compacting(log: Log) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(LedgerError):
+            log.metadata.sync()  # or a node that was not seen would stay as long as this session
             held = log.metadata.read(key)
             if held is not None and held.record.id == mine.id:
                 log.metadata.transact([Delete(key)])

@@ -36,6 +36,8 @@ class CursorNode:
     def __init__(self, log: Log, name: str) -> None:
         self.log, self.name = log, check_subscription_name(name)
         self.key = CursorKey(log.topic.uuid, name)
+        self.owner_key = OwnerKey(log.topic.uuid, name)
+        self.reviser_key = ReviserKey(log.topic.uuid, name)
         self._seen: Versioned[Cursor] | None = None
         self._seen_at = 0.0
         self._hinted = False
@@ -106,6 +108,47 @@ class CursorNode:
             return edited
         raise Conflict(f"subscription '{self.name}' is too busy: try again")
 
+    # -- who holds it --------------------------------------------------------------------------------------
+    # A holder's ephemeral node and its id in the cursor come and go in one transaction; only a session that ends takes
+    # the node alone. So a node with another id than the cursor's was left behind, and means nothing.
+
+    def owner(self, cursor: Cursor) -> Holder | None:
+        """Who is attached and lives."""
+        return self._living(self.owner_key, cursor.owner)
+
+    def reviser(self, cursor: Cursor) -> Holder | None:
+        """Who is moving the cursor and lives."""
+        return self._living(self.reviser_key, cursor.reviser)
+
+    def _living(self, key: OwnerKey | ReviserKey, id: bytes) -> Holder | None:
+        if not id:
+            return None
+        self.log.metadata.sync()  # a stale answer must not make a living one dead
+        found = self.log.metadata.read(key)
+        return found.record if found is not None and found.record.id == id else None
+
+    def vacate(self, key: OwnerKey | ReviserKey) -> list[Op]:
+        """Removes whatever node is there, in a transaction that changes the cursor's holder: one who leaves or is
+        replaced, or what was left behind."""
+        self.log.metadata.sync()  # or a node that was not seen would be left behind
+        return [] if self.log.metadata.read(key) is None else [Delete(key)]
+
+    def is_being_revised(self, cursor: Cursor) -> bool:
+        """Whether somebody is moving the cursor right now. The flag of one who died over it is cleared."""
+        while cursor.reviser:
+            if self.reviser(cursor) is not None:
+                return True
+            cursor = self.unflag(cursor.reviser)
+        return False
+
+    def unflag(self, reviser: bytes) -> Cursor:
+        """Ends a revision and changes nothing: its reviser gave up, or died."""
+
+        def clear(cursor: Cursor) -> Cursor | None:
+            return replace(cursor, reviser=b"", revising_since_ms=0) if cursor.reviser == reviser else None
+
+        return self.update(clear, lambda _: self.vacate(self.reviser_key))
+
     # -- acknowledging -------------------------------------------------------------------------------------
 
     def acks(self, cursor: Cursor) -> Runs:
@@ -151,7 +194,6 @@ class RevisionController:
         self._node = node
         self._id = node.log.clock.new_id()
         self._name = name or this_process()
-        self._key = ReviserKey(node.log.topic.uuid, node.name)
 
     @property
     def revision(self) -> int:
@@ -168,12 +210,18 @@ class RevisionController:
         def flag(cursor: Cursor) -> Cursor | None:
             if cursor.reviser == self._id:
                 return None
-            if cursor.reviser:
-                self._check_dead(cursor)
+            other = self._node.reviser(cursor)
+            if other is not None:
+                since = datetime.fromtimestamp(cursor.revising_since_ms / 1000, UTC)
+                raise CursorUnderRevision(
+                    f"subscription '{self._node.name}' is being reset by {other.name}, since "
+                    f"{since:%Y-%m-%d %H:%M:%S} UTC: try again"
+                )
             return replace(cursor, reviser=self._id, revising_since_ms=self._node.log.clock.now_ms())
 
         holder = Holder(self._id, self._name, self._node.log.clock.now_ms())
-        return self._node.update(flag, lambda _: [Create(self._key, holder, ephemeral=True)])
+        key = self._node.reviser_key
+        return self._node.update(flag, lambda _: [*self._node.vacate(key), Create(key, holder, ephemeral=True)])
 
     def end_revision(self, editor: Edit) -> Cursor:
         """Applies the edit, clears the flag and raises the revision, in one transaction. An editor that returns None
@@ -197,7 +245,7 @@ class RevisionController:
             return replace(edited, revision=cursor.revision + 1, pasts=remembered)
 
         try:
-            revised = self._node.update(finish, lambda _: self._unhold())
+            revised = self._node.update(finish, lambda _: self._node.vacate(self._node.reviser_key))
         except Fenced:
             raise
         except Exception:
@@ -209,26 +257,7 @@ class RevisionController:
 
     def give_up(self) -> None:
         """Clears the flag and changes nothing."""
-
-        def clear(cursor: Cursor) -> Cursor | None:
-            return replace(cursor, reviser=b"", revising_since_ms=0) if cursor.reviser == self._id else None
-
-        self._node.update(clear, lambda _: self._unhold())
-
-    def _check_dead(self, cursor: Cursor) -> None:
-        self._node.log.metadata.sync()
-        holder = self._node.log.metadata.read(self._key)
-        if holder is not None and holder.record.id == cursor.reviser:
-            since = datetime.fromtimestamp(cursor.revising_since_ms / 1000, UTC)
-            raise CursorUnderRevision(
-                f"subscription '{self._node.name}' is being reset by {holder.record.name}, since "
-                f"{since:%Y-%m-%d %H:%M:%S} UTC: try again"
-            )
-
-    def _unhold(self) -> list[Op]:
-        """Our ephemeral node, unless our session ended and took it along."""
-        holder = self._node.log.metadata.read(self._key)
-        return [Delete(self._key)] if holder is not None and holder.record.id == self._id else []
+        self._node.unflag(self._id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +380,7 @@ class CursorHandle:
         attached = tuple(sorted((properties or {}).items()))
 
         def forward(cursor: Cursor) -> Cursor | None:
-            if cursor.reviser:
+            if self._node.reviser(cursor) is not None:
                 raise CursorUnderRevision(f"subscription '{self.name}' is being reset: try again")
             view = self._log.refresh(sync=True)
             self._log.check_not_past_end(view, wanted)
@@ -365,7 +394,7 @@ class CursorHandle:
             moved = self._node.moved(
                 cursor, scan.records_before(self._log, view, settled), self._node.acks(cursor), settled
             )
-            done = replace(moved, properties=attached)
+            done = replace(moved, properties=attached, reviser=b"", revising_since_ms=0)
             return None if done == cursor else done
 
         return self._node.update(forward).mark_delete
@@ -378,8 +407,7 @@ class CursorHandle:
         cursor = self._node.refresh(sync=True)
         view = self._log.refresh(sync=True)
         acks = self._node.acks(cursor)
-        owner = self._log.metadata.read(OwnerKey(self._log.topic.uuid, self.name))
-        reviser = self._log.metadata.read(ReviserKey(self._log.topic.uuid, self.name))
+        owner, reviser = self._node.owner(cursor), self._node.reviser(cursor)
         now = self._log.clock.now_ms()
         backlog = view.head.records - cursor.ordinal - len(acks)
         oldest = self._log.commit_at_ordinal(view, cursor.ordinal).publish_ms if backlog else now
@@ -389,10 +417,10 @@ class CursorHandle:
             backlog_records=backlog,
             backlog_bytes=view.head.bytes - scan.bytes_before(self._log, view, cursor.mark_delete) if backlog else 0,
             backlog_seconds=max(0, now - oldest) / 1000,
-            owner=owner.record.name if owner is not None else "",
+            owner=owner.name if owner is not None else "",
             epoch=cursor.epoch,
             revision=cursor.revision,
-            revising_seconds=(now - cursor.revising_since_ms) / 1000 if cursor.reviser and reviser else None,
+            revising_seconds=(now - cursor.revising_since_ms) / 1000 if reviser is not None else None,
             individual_acks=len(acks),
             properties=dict(cursor.properties),
         )

@@ -216,6 +216,14 @@ def test_a_second_compactor_is_refused_at_once_with_the_name_of_the_first(world)
     assert compact(other).number == 2
 
 
+def test_a_compactor_with_an_old_picture_leaves_no_lock_behind(world):
+    faults = Faults()
+    with compaction.compacting(world.log(faults)):
+        faults.next_read("stale")
+    with compaction.compacting(world.log()):
+        pass
+
+
 KEYS = {
     pa.int64(): [1, -5, 2**60],
     pa.binary(): [b"", b"a", b"\xff"],

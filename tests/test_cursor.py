@@ -15,8 +15,9 @@ from pyspark_ledger.clock import SeededClock
 from pyspark_ledger.cursor import CursorHandle, CursorNode, RevisionController
 from pyspark_ledger.errors import Conflict, CursorUnderRevision, Fenced, InvalidInput, NotFound
 from pyspark_ledger.memory import Crash, Faults
-from pyspark_ledger.port import OwnerKey, ReviserKey
+from pyspark_ledger.port import Create, OwnerKey, ReviserKey
 from pyspark_ledger.position import Position
+from pyspark_ledger.records import Holder
 from pyspark_ledger.runs import Runs
 
 # -- runs ------------------------------------------------------------------------------------------------------------
@@ -215,6 +216,41 @@ def test_a_dead_resetter_cannot_block_the_cursor_for_ever(world):
     dead.log.metadata.close()  # its session ends
     assert handle(world).reset("latest").revision == 1
     assert world.log().metadata.read(ReviserKey(world.topic.uuid, "s")) is None
+
+
+def test_a_dead_resetter_does_not_stop_acknowledgements_from_outside(world):
+    dead = node(world)
+    RevisionController(dead).start_revision()
+    dead.log.metadata.close()
+    handle(world).mark_delete(at(world, 5))
+    assert (ordinal(world), handle(world).stats().revision) == (5, 0)
+
+
+def test_a_resetter_or_an_owner_with_an_old_picture_leaves_no_node_behind(world):
+    faults = Faults()
+    cursor = node(world, faults)
+    controller, owner = RevisionController(cursor), Attachment(cursor)
+    for come, go in ((controller.start_revision, controller.give_up), (owner.attach, owner.detach)):
+        come()
+        faults.next_read(None, "stale")  # the cursor, its holder
+        go()
+    assert [key for key in holders(world) if world.metadata().read(key) is not None] == []
+
+
+def test_a_node_that_was_left_behind_means_nothing_and_is_replaced(world):
+    node(world)
+    left = world.metadata()
+    left.transact([Create(key, Holder(b"x" * 16, "gone", 0), ephemeral=True) for key in holders(world)])
+    stats = handle(world).stats()
+    assert (stats.owner, stats.revising_seconds) == ("", None)
+    assert handle(world).reset(at(world, 6)).revision == 1
+    assert Attachment(node(world), name="new").attach().ordinal == 6
+    assert handle(world).stats().owner == "new"
+    assert [world.metadata().read(key) is None for key in holders(world)] == [False, True]
+
+
+def holders(world):
+    return OwnerKey(world.topic.uuid, "s"), ReviserKey(world.topic.uuid, "s")
 
 
 def test_a_resetter_that_was_thought_dead_changes_nothing_I6(world):
