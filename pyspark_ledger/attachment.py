@@ -8,6 +8,7 @@ somebody did it is fenced. Whatever it writes to the cursor is checked against t
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -40,9 +41,14 @@ class Attachment:
     def attach(self) -> Cursor:
         """Returns as the owner, under a new epoch. Waits for a dead owner's session to end, and with failover for a
         live one too."""
+        return self._attach(lambda _: None)
+
+    def _attach(self, check: Callable[[Cursor], None]) -> Cursor:
+        """``check`` raises if the cursor is no longer one to attach to."""
         deadline = Deadline(self._log.clock, self._log.metadata.session_timeout_s + _GRACE_S)
         while True:
             cursor = self.node.refresh(sync=True)
+            check(cursor)
             owner = self.node.owner(cursor)
             if owner is not None and owner.id == self._id:
                 return self._now_owner(cursor)
@@ -97,8 +103,9 @@ class Attachment:
         cursor = self.node.current(lease)
         self._check_owner(cursor)
         if self._log.clock.monotonic() - self._verified_at > lease:
-            if self._log.metadata.read(self.node.owner_key) is None:  # our session ended, and nobody came
-                return self.attach()
+            holder = self._log.metadata.read(self.node.owner_key)
+            if holder is None or holder.record.id != self._id:  # our session ended: attach again, unless somebody came
+                return self._attach(self._check_owner)
             self._verified_at = self._log.clock.monotonic()
         return cursor
 

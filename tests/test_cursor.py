@@ -394,6 +394,24 @@ def test_an_owner_that_was_away_is_fenced_and_changes_nothing_I6(world):
     assert (ordinal(world), handle(world).stats().owner) == (12, "new")
 
 
+@pytest.mark.parametrize(("left", "lag"), [(False, 1), (True, 2), (True, 3)])
+def test_an_owner_whose_picture_of_the_cursor_is_old_is_fenced_all_the_same_I6(world, left, lag):
+    faults = Faults()
+    away = node(world, faults)
+    old = Attachment(away)
+    old.attach()
+    away.log.metadata.expire()
+    world.clock.sleep(60)
+    new = Attachment(node(world), name="new")
+    new.attach()
+    if left:
+        new.detach()
+    faults.lag = lambda: lag
+    faults.next_read("stale")  # the cursor as it was before the other came
+    with pytest.raises(Fenced, match=f"taken over by {'somebody who has left since' if left else 'new'}"):
+        old.verified()
+
+
 def test_an_owner_that_was_away_and_not_replaced_attaches_again(world):
     away = node(world)
     owner = Attachment(away)
