@@ -106,7 +106,31 @@ class CursorNode:
             self._seen = Versioned(edited, self._seen.version + 1)
             self._seen_at = self.log.clock.monotonic()
             return edited
-        raise Conflict(f"subscription '{self.name}' is too busy: try again")
+        raise self._too_busy()
+
+    def remove(self, check: Callable[[Cursor], None]) -> None:
+        """Deletes the cursor at the version that ``check`` has seen: whoever comes in between has changed it."""
+        sent = False
+        for _ in range(_ATTEMPTS):
+            try:
+                check(self.refresh(sync=True))
+            except NotFound:
+                if sent:
+                    return  # a sending whose answer was lost did it
+                raise
+            assert self._seen is not None
+            nodes = [*self.vacate(self.owner_key), *self.vacate(self.reviser_key)]
+            try:
+                self.log.metadata.transact([Delete(self.key, self._seen.version), *nodes])
+                return
+            except TransactionLost:
+                continue
+            except OutcomeUnknown:
+                sent = True
+        raise self._too_busy()
+
+    def _too_busy(self) -> Conflict:
+        return Conflict(f"subscription '{self.name}' is too busy: try again")
 
     # -- who holds it --------------------------------------------------------------------------------------
     # A holder's ephemeral node and its id in the cursor come and go in one transaction; only a session that ends takes
@@ -426,19 +450,17 @@ class CursorHandle:
         )
 
     def delete(self) -> None:
-        """Removes the subscription. Refused while somebody is attached."""
-        owner = self._log.metadata.read(OwnerKey(self._log.topic.uuid, self.name))
+        """Removes the subscription. Refused while somebody is attached or resets it."""
+        self._node.remove(self._check_unused)
+
+    def _check_unused(self, cursor: Cursor) -> None:
+        owner = self._node.owner(cursor)
         if owner is not None:
             raise Conflict(
-                f"subscription '{self.name}' is in use by {owner.record.name}: stop it first", "LEDGER_CURSOR_IN_USE"
+                f"subscription '{self.name}' is in use by {owner.name}: stop it first", "LEDGER_CURSOR_IN_USE"
             )
-        self._node.refresh(sync=True)
-        try:
-            self._log.metadata.transact([Delete(self._node.key)])
-        except (TransactionLost, OutcomeUnknown):
-            self._log.metadata.sync()
-            if self._log.metadata.read(self._node.key) is not None:
-                raise
+        if self._node.reviser(cursor) is not None:
+            raise CursorUnderRevision(f"subscription '{self.name}' is being reset: try again")
 
 
 def _bound(to: Bound) -> Bound:

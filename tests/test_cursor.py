@@ -15,7 +15,7 @@ from pyspark_ledger.clock import SeededClock
 from pyspark_ledger.cursor import CursorHandle, CursorNode, RevisionController
 from pyspark_ledger.errors import Conflict, CursorUnderRevision, Fenced, InvalidInput, NotFound
 from pyspark_ledger.memory import Crash, Faults
-from pyspark_ledger.port import Create, OwnerKey, ReviserKey
+from pyspark_ledger.port import Create, CursorKey, OwnerKey, ReviserKey, RootKey
 from pyspark_ledger.position import Position
 from pyspark_ledger.records import Holder
 from pyspark_ledger.runs import Runs
@@ -468,3 +468,42 @@ def test_a_cursor_in_use_is_not_deleted(world):
     handle(world).delete()
     with pytest.raises(NotFound):
         handle(world).stats()
+
+
+def test_a_cursor_that_somebody_attaches_to_in_between_is_not_deleted(world):
+    node(world)
+    deleting = handle(world)
+    metadata = deleting._log.metadata
+    transact = metadata.transact
+
+    def attached_first(ops):
+        metadata.transact = transact
+        Attachment(node(world), name="billing").attach()
+        transact(ops)
+
+    metadata.transact = attached_first
+    with pytest.raises(Conflict, match=r"LEDGER_CURSOR_IN_USE.*billing"):
+        deleting.delete()
+    assert handle(world).stats().owner == "billing"
+
+
+def test_a_cursor_that_is_being_reset_is_not_deleted(world):
+    controller = RevisionController(node(world))
+    controller.start_revision()
+    with pytest.raises(CursorUnderRevision, match="'s' is being reset"):
+        handle(world).delete()
+    controller.give_up()
+    handle(world).delete()
+
+
+@pytest.mark.parametrize("fault", ["applied_then_lost", "lost_before", "delayed", "expired"])
+def test_a_delete_whose_answer_is_lost_is_done_once_I14(world, fault):
+    faults = Faults()
+    node(world)
+    deleting = handle(world, faults)
+    faults.next_transact(fault)
+    deleting.delete()
+    world.server.deliver_delayed()
+    assert [key for key in world.metadata().children(RootKey(world.topic.uuid)) if isinstance(key, CursorKey)] == []
+    with pytest.raises(NotFound, match="LEDGER_CURSOR_NOT_FOUND"):
+        deleting.delete()
