@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from pyspark_ledger import scan
 from pyspark_ledger.attachment import Attachment, SubscriptionType
 from pyspark_ledger.clock import Deadline
 from pyspark_ledger.cursor import CursorNode
-from pyspark_ledger.errors import CursorUnderRevision, InvalidInput
+from pyspark_ledger.errors import CursorUnderRevision, InvalidInput, LedgerError
 from pyspark_ledger.log import Log
 from pyspark_ledger.names import this_process
 from pyspark_ledger.position import Position
@@ -78,6 +78,7 @@ class Consumer:
         self._epoch = self._revision = -1
         self._mark = self._unwritten = 0
         self._acks = Runs()
+        self._fresh: set[int] = set()  # acknowledged since, and merged only now and then: there may be many gaps
         self._adopt(self._attachment.attach())
 
     def _adopt(self, cursor: Cursor) -> None:
@@ -85,9 +86,10 @@ class Consumer:
         with self._lock:
             acks = self._node.acks(cursor)
             if cursor.revision == self._revision:  # what was acknowledged and not written yet still holds
-                acks |= ((0, self._mark), *self._acks)
+                acks |= ((0, self._mark), *self._acks, *_runs(self._fresh))
             else:
                 self._unwritten = 0
+            self._fresh = set()
             self._epoch, self._revision = cursor.epoch, cursor.revision  # first: what is under way is outdated
             self._queue: deque[Message] = deque()
             self._replay = Runs()
@@ -189,20 +191,21 @@ class Consumer:
     def acknowledge(self, message: Message) -> bool:
         """One record is done. False if the cursor has been reset since it was read: then it is not, and comes again if
         it lies after the new position. A reset that comes before the acknowledgement is written drops it too."""
-        return self._acknowledge(message, message.ordinal)
+        return self._acknowledge(message, cumulative=False)
 
     def acknowledge_cumulative(self, message: Message) -> bool:
         """This record and everything before it is done."""
-        return self._acknowledge(message, 0)
+        return self._acknowledge(message, cumulative=True)
 
-    def _acknowledge(self, message: Message, since: int) -> bool:
+    def _acknowledge(self, message: Message, *, cumulative: bool) -> bool:
         self._follow()
         with self._lock:
             if message.revision != self._revision:
                 return False
-            done = self._acks | ((0, self._mark), (since, message.ordinal + 1))
-            self._mark = done.next_missing(self._mark)
-            self._acks = done.since(self._mark)
+            if cumulative:
+                self._mark = max(self._mark, message.ordinal + 1)
+            else:
+                self._fresh.add(message.ordinal)
             self._unwritten += 1
             if self._unwritten >= PERSIST_ACKS:
                 self.flush()
@@ -224,7 +227,11 @@ class Consumer:
     def flush(self) -> None:
         """Writes what was acknowledged."""
         with self._lock:
+            done = self._acks | ((0, self._mark), *_runs(self._fresh))
+            self._mark = done.next_missing(self._mark)
+            self._acks, self._fresh = done.since(self._mark), set()
             revision, mark, acks = self._revision, self._mark, self._acks
+            writing, self._unwritten = self._unwritten, 0
 
         def write(cursor: Cursor) -> Cursor | None:
             if cursor.revision != revision:
@@ -237,10 +244,13 @@ class Consumer:
 
         try:
             self._attachment.change(write)
-        except CursorUnderRevision:
-            return  # later, if it still means anything then
-        with self._lock:
-            self._unwritten, self._written_at = 0, self._log.clock.monotonic()
+        except LedgerError as error:
+            with self._lock:
+                self._unwritten += writing
+            if not isinstance(error, CursorUnderRevision):  # else later, if it still means anything then
+                raise
+        else:
+            self._written_at = self._log.clock.monotonic()
 
     def close(self) -> None:
         if not self._closed:
@@ -249,7 +259,8 @@ class Consumer:
             self._attachment.detach()
 
     def _is_done(self, message: Message) -> bool:
-        return message.ordinal < self._mark or message.ordinal in self._acks
+        ordinal = message.ordinal
+        return ordinal < self._mark or ordinal in self._fresh or ordinal in self._acks
 
     def _check_open(self) -> None:
         if self._closed:
@@ -264,3 +275,7 @@ class Consumer:
 
 def _next_epoch(cursor: Cursor) -> Cursor:
     return replace(cursor, epoch=cursor.epoch + 1)
+
+
+def _runs(ordinals: Iterable[int]) -> Iterator[tuple[int, int]]:
+    return ((ordinal, ordinal + 1) for ordinal in ordinals)
