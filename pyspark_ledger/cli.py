@@ -42,6 +42,9 @@ def _duration(_context: click.Context, _option: click.Parameter, text: str | Non
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
+_RATE = click.FloatRange(min=0, min_open=True)
+
+
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--zookeeper", help="Connect string [LEDGER_ZOOKEEPER, else 127.0.0.1:2181].")
 @click.option("--verbose", is_flag=True, help="Show tracebacks.")
@@ -60,8 +63,8 @@ def topics() -> None:
 @click.argument("topic")
 @click.option("--engine", type=click.Choice(["local", "spark"]), default="local", show_default=True,
               help="In this process, or as a Spark job.")  # fmt: skip
-@click.option("--read-rate", type=float, help="Records per second to read at most (local).")
-@click.option("--write-rate", type=float, help="Records per second to write at most (local).")
+@click.option("--read-rate", type=_RATE, help="Records per second to read at most (local).")
+@click.option("--write-rate", type=_RATE, help="Records per second to write at most (local).")
 @click.option("--every", callback=_duration, help="Do it again and again, as in 10m, until interrupted.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
@@ -123,7 +126,7 @@ def _progress_bar() -> Iterator[Progress]:
 def _told(topic: str, stats: CompactionStats | None, as_json: bool) -> str:
     if as_json:
         return json.dumps(None if stats is None else asdict(stats) | {"horizon": str(stats.horizon)})
-    if stats is None:
+    if stats is None or not stats.generation:
         return f"{topic}: nothing to compact"
     share = f"{stats.records:,} of {stats.records_before:,} records"
     return f"{topic}: generation {stats.generation}, {share}, {stats.bytes:,} bytes, horizon {stats.horizon}"

@@ -188,7 +188,8 @@ class LedgerClient:
         return compaction.stats(log)
 
     def compaction(self, topic: str) -> CompactionStats | None:
-        """Generation, horizon, records before and after; None if the topic was never compacted."""
+        """Generation, horizon, records before and after; generation 0 while the first run has not finished, None if
+        there was none."""
         return compaction.stats(self.log(topic))
 
     def policies(self, topic: str) -> Policies:

@@ -45,6 +45,7 @@ def compact(
     write_rate: float | None = None,
 ) -> Generation | None:
     """One run; None if nothing was written since the last one. Rates are records per second."""
+    _check_rates(read_rate=read_rate, write_rate=write_rate)
     with compacting(log):
         work = begin(log)
         if work is None:
@@ -120,6 +121,14 @@ def work_of(log: Log, view: View, start: Position, end: Position) -> Work:
         log.topic.version_column, tuple(sources(log, view, start, end, EARLIEST)), end, view.head.records,
         previous.number + 1 if previous else 1, pins.tombstones_from(log, view),
     )  # fmt: skip
+
+
+def _check_rates(**rates: float | None) -> None:
+    for name, rate in rates.items():
+        if rate is not None and (not isinstance(rate, (int, float)) or not rate > 0):
+            raise InvalidInput(
+                f"{name} is {rate!r}: it must be a number of records per second above 0, or None for no limit"
+            )
 
 
 def _throttled(log: Log, progress: Progress, rate: float | None) -> Progress:
@@ -227,7 +236,8 @@ def survivors_of(work: Work, progress: Progress = lambda *_: None) -> Survivors:
 def keys_of(work: Work, piece: Slice) -> Iterator[tuple[pa.Array, pa.Array, pa.Array | None]]:
     """Keys, which rows are tombstones, and versions."""
     for rows, tombstone in _with_tombstones(work, piece):
-        yield rows.batch.column(work.key), tombstone, rows.batch.column(work.version) if work.version else None
+        version = fold.ranks(rows.batch.column(work.version)) if work.version else None
+        yield rows.batch.column(work.key), tombstone, version
 
 
 def _with_tombstones(work: Work, piece: Slice) -> Iterator[tuple[Rows, pa.Array]]:
@@ -400,7 +410,7 @@ def _publish(log: Log, generation: Generation, files: list[FileRef]) -> None:
 class CompactionStats:
     """What is known of a topic's compaction."""
 
-    generation: int
+    generation: int  # 0: the first run has not finished
     horizon: Position
     records: int
     records_before: int
@@ -411,12 +421,13 @@ class CompactionStats:
 
 
 def stats(log: Log) -> CompactionStats | None:
+    """None if the topic was never compacted and is not being compacted."""
     view = log.refresh(sync=True)
-    head, last = view.head, newest(view)
-    if last is None:
-        return None
     running = log.metadata.read(CompactorKey(log.topic.uuid))
+    since = running.record.since_ms if running else None
+    records, last = view.head.records, newest(view)
+    if last is None:
+        return CompactionStats(0, EARLIEST, 0, 0, 0, 0, records, since) if running else None
     return CompactionStats(
-        last.number, last.horizon, last.records, last.read, last.bytes, last.finished_ms, head.records - last.read,
-        running.record.since_ms if running else None,
-    )  # fmt: skip
+        last.number, last.horizon, last.records, last.read, last.bytes, last.finished_ms, records - last.read, since
+    )

@@ -52,7 +52,8 @@ class Fold:
         columns = {"key": key, "row": row, "tombstone": tombstone}
         if self._versioned:
             assert version is not None
-            columns["version"] = version
+            # Arrow finds no maximum of durations.
+            columns["version"] = version.cast(pa.int64()) if pat.is_duration(version.type) else version
         self._pending.append(pa.table(columns))
         self._pending_rows += len(row)
         known = 0 if self._state is None else self._state.num_rows
@@ -172,6 +173,23 @@ def tombstones(batch: pa.RecordBatch, key: str, version: str) -> pa.Array:
             nothing = pc.or_(nothing, pc.fill_null(pc.equal(pc.binary_length(column), 0), True))
         empty = nothing if empty is None else pc.and_(empty, nothing)
     return empty
+
+
+def ranks(version: pa.Array) -> pa.Array:
+    """Versions as they are compared. What is not a number has no place in an order: it is no version."""
+    return pc.if_else(pc.is_nan(version), None, version) if pat.is_floating(version.type) else version
+
+
+def check_version(kind: pa.DataType, column: str, key: str) -> None:
+    if column == key:
+        raise InvalidInput(
+            f"versionColumn '{column}' is the key: all records of a key would have one version", "LEDGER_INVALID_OPTION"
+        )
+    if pat.is_nested(kind) or pat.is_null(kind):
+        raise InvalidInput(
+            f"versionColumn '{column}' is of type {kind}: versions are compared, so it must be a single value",
+            "LEDGER_INVALID_OPTION",
+        )
 
 
 def check_key(kind: pa.DataType, key: str, topic: str) -> None:

@@ -11,8 +11,10 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from pyspark_ledger.cli import _told as told
 from pyspark_ledger.cli import main
 from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.compaction import compacting
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
@@ -50,6 +52,17 @@ def test_an_error_is_one_line_and_exit_status_one(client):
     )
     wrong = run(client, "topics", "compact", "orders", "--every", "soon")
     assert (wrong.exit_code, "write 30s, 10m or 1h" in wrong.stderr) == (2, True)
+    for option in ("--read-rate", "--write-rate"):
+        wrong = run(client, "topics", "compact", "orders", option, "0")
+        assert (wrong.exit_code, f"'{option}': 0.0 is not in the range x>0" in wrong.stderr) == (2, True)
+
+
+def test_an_empty_topic_has_nothing_to_compact(client):
+    client.create_topic("empty", SCHEMA, key="k")
+    assert run(client, "topics", "compact", "empty").stdout == "empty: nothing to compact\n"
+    with compacting(client.log("empty")):  # a first run of another process
+        stats = client.compaction("empty")
+    assert (stats.generation, told("empty", stats, False)) == (0, "empty: nothing to compact")
 
 
 def test_it_runs_again_and_again_until_interrupted(client):
