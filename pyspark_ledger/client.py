@@ -212,6 +212,7 @@ class LedgerClient:
 
     def set_namespace_policies(self, *, deduplication: bool) -> None:
         """For every topic whose own policies do not say. Writers that run notice within seconds."""
+        policies.check_namespace(deduplication)
         _ = self.storage  # makes the namespace if this is its first use
         policies.change_namespace(self._metadata, deduplication)
 

@@ -336,8 +336,8 @@ class CursorHandle:
 
     def skip(self, records: int, *, operation_id: bytes | None = None) -> Moved:
         """Acknowledges the next so many records that are not acknowledged. Never moves a running query back."""
-        if records < 0:
-            raise InvalidInput(f"cannot skip {records} records")
+        if type(records) is not int or records < 0:
+            raise InvalidInput(f"cannot skip {records!r} records: give a whole number, 0 or more")
 
         def forward(cursor: Cursor) -> Cursor:
             acks, ordinal, left = self._node.acks(cursor), cursor.ordinal, records
@@ -376,7 +376,9 @@ class CursorHandle:
         return Moved(cursor.mark_delete, cursor.revision, "redeliver")
 
     def _revise(self, edit: Callable[[Cursor], Cursor], operation_id: bytes | None) -> Cursor:
-        operation = operation_id or self._log.clock.new_id()
+        operation = self._log.clock.new_id() if operation_id is None else operation_id
+        if not isinstance(operation, bytes) or len(operation) != 16:
+            raise InvalidInput(f"operation_id is {operation!r}: it must be 16 bytes")
         cursor = self._node.refresh(sync=True)
         if operation in cursor.operations:
             return cursor
@@ -400,8 +402,8 @@ class CursorHandle:
     def mark_delete(self, position: Position | str, properties: Mapping[str, int] | None = None) -> Position:
         """Acknowledges everything before a position, and attaches properties to it. Forward only: going back is
         :meth:`reset`."""
-        wanted = Position.parse(position) if isinstance(position, str) else position
-        attached = tuple(sorted((properties or {}).items()))
+        wanted = position if isinstance(position, Position) else Position.parse(position)
+        attached = _attached(properties or {})
 
         def forward(cursor: Cursor) -> Cursor | None:
             if self._node.reviser(cursor) is not None:
@@ -464,16 +466,25 @@ class CursorHandle:
 
 
 def _bound(to: Bound) -> Bound:
-    if isinstance(to, str) and to not in ("earliest", "latest"):
-        try:
-            return Position.parse(to)
-        except InvalidInput:
-            pass
-        try:
-            return datetime.fromisoformat(to)
-        except ValueError:
+    if isinstance(to, (Position, datetime)) or to in ("earliest", "latest"):
+        return to
+    with contextlib.suppress(InvalidInput):
+        return Position.parse(to)
+    with contextlib.suppress(ValueError, TypeError):
+        return datetime.fromisoformat(to)
+    raise InvalidInput(
+        f"{to!r} is no place to reset to: use earliest, latest, a position as 3:17:0, or a time in ISO 8601",
+        "LEDGER_INVALID_POSITION",
+    )
+
+
+def _attached(properties: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    if not isinstance(properties, Mapping):
+        raise InvalidInput(f"properties are {properties!r}: give a mapping", "LEDGER_INVALID_PROPERTY")
+    for name, value in properties.items():
+        if type(name) is not str or type(value) is not int or not -1 << 63 <= value < 1 << 63:
             raise InvalidInput(
-                f"'{to}' is no place to reset to: use earliest, latest, a position as 3:17:0, or a time in ISO 8601",
-                "LEDGER_INVALID_POSITION",
-            ) from None
-    return to
+                f"property {name!r} is {value!r}: a property is a name with a whole number of 64 bits",
+                "LEDGER_INVALID_PROPERTY",
+            )
+    return tuple(sorted(properties.items()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 import pytest
 from helpers import IDS, World, append, append_ids
@@ -193,6 +193,38 @@ def test_a_subscription_that_is_not_there_is_named(world):
         handle(world).skip(1)
     with pytest.raises(InvalidInput, match="LEDGER_INVALID_SUBSCRIPTION_NAME"):
         CursorHandle(world.log(), "../x")
+
+
+BAD = {
+    "5 is no place to reset to": lambda cursor: cursor.reset(5),
+    "None is no place to reset to": lambda cursor: cursor.reset(None),
+    r"date\(2026, 1, 1\) is no place to reset to": lambda cursor: cursor.reset(date(2026, 1, 1)),
+    "5 is not a position": lambda cursor: cursor.mark_delete(5),
+    "property 'a' is 'x'": lambda cursor: cursor.mark_delete("0:1:0", properties={"a": "x"}),
+    f"property 'a' is {1 << 63}": lambda cursor: cursor.mark_delete("0:1:0", properties={"a": 1 << 63}),
+    "property 1 is 2": lambda cursor: cursor.mark_delete("0:1:0", properties={1: 2}),
+    r"properties are \['a'\]": lambda cursor: cursor.mark_delete("0:1:0", properties=["a"]),
+    "cannot skip 0.5 records": lambda cursor: cursor.skip(0.5),
+    "cannot skip -1 records": lambda cursor: cursor.skip(-1),
+    "operation_id is 'again'": lambda cursor: cursor.skip(1, operation_id="again"),
+    "operation_id is b'again'": lambda cursor: cursor.rewind(operation_id=b"again"),
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_bad_input_is_named_before_anything_is_done(world, words):
+    before = node(world).refresh(sync=True)
+    faults = Faults()
+    with pytest.raises(InvalidInput, match=rf"^\[LEDGER_INVALID_\w+\] .*{words}"):
+        BAD[words](handle(world, faults))
+    assert (faults.transacts, node(world).refresh(sync=True)) == (0, before)
+
+
+def test_a_subscription_that_would_begin_nowhere_is_not_made(world):
+    with pytest.raises(InvalidInput, match="LEDGER_INVALID_POSITION"):
+        CursorNode(world.log(), "s").ensure(5)
+    with pytest.raises(NotFound):
+        handle(world).stats()
 
 
 # -- revisions (PIP-269) ---------------------------------------------------------------------------------------------

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from pyspark_ledger import append as protocol
 from pyspark_ledger import gc, mask, policies, scan
+from pyspark_ledger.client import LedgerClient
 from pyspark_ledger.clock import SeededClock
 from pyspark_ledger.dedup import Claim
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.limits import Limits
+from pyspark_ledger.memory import MemoryMetadata, MemoryServer
 from pyspark_ledger.policies import UNCHANGED
-from pyspark_ledger.port import CommitKey, DedupKey
+from pyspark_ledger.port import CommitKey, DedupKey, NamespaceKey
 from pyspark_ledger.position import Position
 from pyspark_ledger.reader import Reader
 from pyspark_ledger.record_ids import IdColumns, Ranges
@@ -227,8 +229,6 @@ def test_the_interval_between_snapshots_is_a_policy(world):
     for number in range(7):
         append_ids(log, [[("a", number)]])
     assert log.refresh(sync=True).head.ledger == 3
-    with pytest.raises(InvalidInput, match="snapshot_commits is 20000"):
-        policies.change(log, UNCHANGED, 20_000, UNCHANGED)
 
 
 def test_recovery_reads_no_data(world, monkeypatch):
@@ -364,6 +364,38 @@ def test_with_deduplication_off_a_writer_that_asks_for_it_is_refused(tmp_path):
     policies.change(log, True, UNCHANGED, UNCHANGED)
     append(other, 4, claim=Claim("p", 2))
     assert world.read() == [1, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "problem"),
+    [
+        (("off", UNCHANGED, UNCHANGED), "deduplication is 'off': it must be True, False, or None"),
+        ((1, UNCHANGED, UNCHANGED), "deduplication is 1"),
+        ((UNCHANGED, 20_000, UNCHANGED), "snapshot_commits is 20000"),
+        ((UNCHANGED, -1, UNCHANGED), "snapshot_commits is -1: it must be a whole number from 1 to 10000"),
+        ((UNCHANGED, 1.5, UNCHANGED), "snapshot_commits is 1.5"),
+        ((UNCHANGED, True, UNCHANGED), "snapshot_commits is True"),
+        ((UNCHANGED, UNCHANGED, 60), "evict_producers_after is 60: it must be a timedelta"),
+        ((UNCHANGED, UNCHANGED, timedelta(0)), "evict_producers_after is datetime.timedelta"),
+        ((True, "often", UNCHANGED), "snapshot_commits is 'often'"),
+    ],
+)
+def test_policies_that_make_no_sense_are_refused_and_change_nothing(world, wanted, problem):
+    log = world.log()
+    before = log.refresh(sync=True)
+    with pytest.raises(InvalidInput, match=f"LEDGER_INVALID_POLICY.*{problem}"):
+        policies.change(log, *wanted)
+    assert log.refresh(sync=True).version == before.version
+
+
+def test_a_namespaces_policy_is_checked_before_the_namespace_is_made(tmp_path):
+    metadata = MemoryMetadata(MemoryServer())
+    client = LedgerClient(storage=str(tmp_path), metadata=metadata)
+    for wanted in ("off", None):
+        with pytest.raises(InvalidInput, match=r"LEDGER_INVALID_POLICY.*must be True or False"):
+            client.set_namespace_policies(deduplication=wanted)
+    assert metadata.read(NamespaceKey()) is None
+    client.set_namespace_policies(deduplication=False)
 
 
 @pytest.mark.parametrize(
