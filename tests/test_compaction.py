@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyspark_ledger import append as protocol
-from pyspark_ledger import compaction, fold, gc, scan, topics
+from pyspark_ledger import compacted, compaction, fold, gc, scan, topics
 from pyspark_ledger.clock import SeededClock
 from pyspark_ledger.compacted import Compacted, files_of
 from pyspark_ledger.compaction import compact, sources
@@ -344,8 +344,8 @@ def test_tombstones_go_when_every_reader_is_past_them_and_not_before(world):
 
 
 def test_an_interrupted_compaction_leaves_nothing_behind(world, monkeypatch):
-    monkeypatch.setattr(compaction, "BATCH_ROWS", 2)
-    monkeypatch.setattr(compaction, "FILE_ROWS", 4)
+    monkeypatch.setattr(compacted, "BATCH_ROWS", 2)
+    monkeypatch.setattr(compacted, "FILE_ROWS", 4)
     log = world.log()
     for value in range(8):
         world.put(log, (f"k{value}", value), (f"l{value}", value))
@@ -405,8 +405,8 @@ def test_a_topic_without_a_key_or_with_a_nested_one_is_refused(tmp_path):
 
 
 def test_a_position_is_found_by_binary_search_in_several_files(world, monkeypatch):
-    monkeypatch.setattr(compaction, "BATCH_ROWS", 2)
-    monkeypatch.setattr(compaction, "FILE_ROWS", 4)
+    monkeypatch.setattr(compacted, "BATCH_ROWS", 2)
+    monkeypatch.setattr(compacted, "FILE_ROWS", 4)
     log = world.log()
     for value in range(12):
         world.put(log, (f"k{value}", value), ("x", value))
