@@ -8,6 +8,7 @@ somebody did it is fenced. Whatever it writes to the cursor is checked against t
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -16,7 +17,7 @@ from pyspark_ledger.clock import Deadline
 from pyspark_ledger.cursor import CursorNode, Edit
 from pyspark_ledger.errors import Conflict, CursorUnderRevision, Fenced, LedgerError
 from pyspark_ledger.names import this_process
-from pyspark_ledger.port import Create, Delete, Op, OwnerKey, ReviserKey
+from pyspark_ledger.port import Create
 from pyspark_ledger.position import Position
 from pyspark_ledger.records import Cursor, Holder
 
@@ -33,7 +34,6 @@ class Attachment:
         self._log = node.log
         self._id = self._log.clock.new_id()
         self._name = name or this_process()
-        self._key = OwnerKey(self._log.topic.uuid, node.name)
         self._verified_at = 0.0
 
     # -- coming and going ----------------------------------------------------------------------------------
@@ -41,40 +41,42 @@ class Attachment:
     def attach(self) -> Cursor:
         """Returns as the owner, under a new epoch. Waits for a dead owner's session to end, and with failover for a
         live one too."""
-        timeout = self._log.metadata.session_timeout_s + _GRACE_S
-        deadline = Deadline(self._log.clock, timeout)
+        return self._attach(lambda _: None)
+
+    def _attach(self, check: Callable[[Cursor], None]) -> Cursor:
+        """``check`` raises if the cursor is no longer one to attach to."""
+        deadline = Deadline(self._log.clock, self._log.metadata.session_timeout_s + _GRACE_S)
         while True:
             cursor = self.node.refresh(sync=True)
-            holder = self._log.metadata.read(self._key)
-            if holder is not None and holder.record.id == self._id:
+            check(cursor)
+            owner = self.node.owner(cursor)
+            if owner is not None and owner.id == self._id:
                 return self._now_owner(cursor)
-            if holder is None and not self._is_being_revised(cursor):
-                return self._now_owner(self._take(cursor))
-            if holder is not None and self._kind == "exclusive" and deadline.passed:
+            if owner is None and not self.node.is_being_revised(cursor):
+                self._take(cursor)
+                continue
+            if owner is not None and self._kind == "exclusive" and deadline.passed:
                 raise Conflict(
-                    f"subscription '{self.node.name}' of topic '{self._log.topic.name}' belongs to "
-                    f"{holder.record.name}, which is alive. Stop that first, choose another subscription, or use "
-                    "subscriptionType=failover to wait for it. (One query that reads a subscription twice, as in a "
-                    "self-join, needs two.)",
+                    f"subscription '{self.node.name}' of topic '{self._log.topic.name}' belongs to {owner.name}, which "
+                    "is alive. Stop that first, choose another subscription, or use subscriptionType=failover to wait "
+                    "for it. (One query that reads a subscription twice, as in a self-join, needs two.)",
                     "LEDGER_SUBSCRIPTION_BUSY",
                 )
             self._log.clock.sleep(_POLL_S)
 
-    def _take(self, seen: Cursor) -> Cursor:
+    def _take(self, seen: Cursor) -> None:
+        """Tries; whether it is ours then is for the next look to tell."""
         holder = Holder(self._id, self._name, self._log.clock.now_ms())
 
         def take(cursor: Cursor) -> Cursor | None:
-            if cursor.owner == self._id and cursor.epoch > seen.epoch:
-                return None  # an earlier sending did it
             if cursor.epoch != seen.epoch or cursor.reviser:
-                return None  # somebody was faster: look again
+                return None  # an earlier sending did it, or somebody was faster
             return replace(cursor, owner=self._id, owner_name=self._name, epoch=cursor.epoch + 1)
 
-        return self.node.update(take, lambda _: [Create(self._key, holder, ephemeral=True)])
+        key = self.node.owner_key
+        self.node.update(take, lambda _: [*self.node.vacate(key), Create(key, holder, ephemeral=True)])
 
     def _now_owner(self, cursor: Cursor) -> Cursor:
-        if cursor.owner != self._id:
-            return self.attach()
         self._verified_at = self._log.clock.monotonic()
         logger.info(
             "attached topic=%s subscription=%s epoch=%d owner=%s", self._log.topic.name, self.node.name, cursor.epoch,
@@ -88,23 +90,10 @@ class Attachment:
         def leave(cursor: Cursor) -> Cursor | None:
             return replace(cursor, owner=b"", owner_name="") if cursor.owner == self._id else None
 
-        def unhold(_: Cursor) -> list[Op]:
-            holder = self._log.metadata.read(self._key)
-            return [Delete(self._key)] if holder is not None and holder.record.id == self._id else []
-
         try:
-            self.node.update(leave, unhold)
+            self.node.update(leave, lambda _: self.node.vacate(self.node.owner_key))
         except LedgerError as error:  # its session will end and take the rest along
             logger.info("subscription=%s: could not say goodbye: %s", self.node.name, error)
-
-    def _is_being_revised(self, cursor: Cursor) -> bool:
-        if not cursor.reviser:
-            return False
-        self._log.metadata.sync()  # a stale answer must not make a living one dead
-        if self._log.metadata.read(ReviserKey(self._log.topic.uuid, self.node.name)) is not None:
-            return True
-        self.node.update(_without_dead_reviser(cursor.reviser))
-        return False
 
     # -- while attached ------------------------------------------------------------------------------------
 
@@ -114,14 +103,15 @@ class Attachment:
         cursor = self.node.current(lease)
         self._check_owner(cursor)
         if self._log.clock.monotonic() - self._verified_at > lease:
-            if self._log.metadata.read(self._key) is None:  # our session ended, and nobody came
-                return self.attach()
+            holder = self._log.metadata.read(self.node.owner_key)
+            if holder is None or holder.record.id != self._id:  # our session ended: attach again, unless somebody came
+                return self._attach(self._check_owner)
             self._verified_at = self._log.clock.monotonic()
         return cursor
 
     def is_under_revision(self) -> bool:
         """Whether somebody is moving the cursor right now. One who died over it does not count."""
-        return self._is_being_revised(self.node.current(self._log.metadata.session_timeout_s / 5))
+        return self.node.is_being_revised(self.node.current(self._log.metadata.session_timeout_s / 5))
 
     def acknowledge(self, position: Position, revision: int) -> Cursor:
         """Everything before a position is done, says whoever read it under a revision. Outdated ones are dropped."""
@@ -160,10 +150,3 @@ class Attachment:
                 f"({self._name}) was away for longer than its ZooKeeper session. It must stop; nothing was changed",
                 "LEDGER_SUBSCRIPTION_FENCED",
             )
-
-
-def _without_dead_reviser(reviser: bytes) -> Edit:
-    def clear(cursor: Cursor) -> Cursor | None:
-        return replace(cursor, reviser=b"", revising_since_ms=0) if cursor.reviser == reviser else None
-
-    return clear

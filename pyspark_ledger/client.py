@@ -221,7 +221,8 @@ class LedgerClient:
         return compaction.stats(log)
 
     def compaction(self, topic: str) -> CompactionStats | None:
-        """Generation, horizon, records before and after; None if the topic was never compacted."""
+        """Generation, horizon, records before and after; generation 0 while the first run has not finished, None if
+        there was none."""
         return compaction.stats(self.log(topic))
 
     def policies(self, topic: str) -> Policies:
@@ -244,6 +245,7 @@ class LedgerClient:
 
     def set_namespace_policies(self, *, deduplication: bool) -> None:
         """For every topic whose own policies do not say. Writers that run notice within seconds."""
+        policies.check_namespace(deduplication)
         _ = self.storage  # makes the namespace if this is its first use
         policies.change_namespace(self._metadata, deduplication)
 

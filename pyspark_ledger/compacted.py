@@ -1,4 +1,4 @@
-"""Compacted ledgers: where a position is in them, and which rows a read takes.
+"""Compacted ledgers: their files, where a position is in them, and which rows a read takes.
 
 A generation is one or more files whose records keep their original positions, in order. Its manifest has a row for
 every record batch with the position of its first record, so a position is found without reading the ledger.
@@ -12,13 +12,18 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from pyspark_ledger import names
 from pyspark_ledger import schema as schemas
-from pyspark_ledger.entryfile import EntryReader
+from pyspark_ledger.entryfile import BATCH_BYTES, BATCH_ROWS, EntryReader, EntryWriter
 from pyspark_ledger.files import FILE_TYPE, TopicFiles, file_from_row, file_row
 from pyspark_ledger.position import Position
 from pyspark_ledger.reader import at_or_after
 from pyspark_ledger.records import FileRef, Generation
 from pyspark_ledger.scan import Slice
+from pyspark_ledger.storage import Storage
+
+_PLACE = [schemas.LEDGER, schemas.ENTRY, schemas.INDEX]
+FILE_ROWS = 8 << 20  # a generation of more is several files, readable in parallel
 
 _BOUNDS = pa.schema(
     [
@@ -111,8 +116,7 @@ class Compacted:
         if row >= piece.records:
             following = [b.first for b in self._bounds if b.start == 0][piece.entry + 1 :]
             return following[0] if following else self._generation.horizon
-        stored = self._read(piece.file, row, row + 1)
-        return Position(*(stored.column(name)[0].as_py() for name in (schemas.LEDGER, schemas.ENTRY, schemas.INDEX)))
+        return _first_position(self._read(piece.file, row, row + 1))
 
     def _find(self, position: Position) -> tuple[int, int]:
         """File number and row of the first record at or after a position."""
@@ -126,6 +130,69 @@ class Compacted:
         return number, bound.start + before
 
     def _read(self, file: FileRef, start: int, stop: int) -> pa.RecordBatch:
-        columns = [schemas.LEDGER, schemas.ENTRY, schemas.INDEX]
-        reader = EntryReader(self._files.storage, self._files.uuid, file, columns)
+        reader = EntryReader(self._files.storage, self._files.uuid, file, _PLACE)
         return pa.concat_batches([batch for _, batch in reader.batches(start, stop)])
+
+
+class CompactedWriter:
+    """Writes a generation's files, in large batches, and keeps what the manifest says of each batch."""
+
+    def __init__(self, storage: Storage, uuid: str, epoch: int, schema: pa.Schema) -> None:
+        self._storage, self._uuid, self._epoch, self._schema = storage, uuid, epoch, schema
+        self.rows = 0
+        self._bounds: list[Bound] = []
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = self._pending_bytes = 0
+        self._open: EntryWriter | None = None
+        self._open_bounds: list[tuple[int, int, Position]] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._pending.append(batch)
+        self.rows += batch.num_rows
+        self._pending_rows += batch.num_rows
+        self._pending_bytes += batch.nbytes
+        if self._pending_rows >= BATCH_ROWS or self._pending_bytes >= BATCH_BYTES:
+            self._end_batch()
+
+    def _end_batch(self) -> None:
+        whole = pa.concat_batches(self._pending)
+        self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+        for start in range(0, whole.num_rows, BATCH_ROWS):
+            self._write_batch(whole.slice(start, BATCH_ROWS))
+
+    def _write_batch(self, batch: pa.RecordBatch) -> None:
+        if self._open is None:
+            self._open = EntryWriter(self._storage, self._uuid, self._epoch, self._schema, "zstd")
+        done = sum(rows for _, rows, _ in self._open_bounds)
+        self._open.write(batch)
+        self._open.end_batch()
+        self._open_bounds.append((done, batch.num_rows, _first_position(batch)))
+        if done + batch.num_rows >= FILE_ROWS:
+            self._end_file()
+
+    def _end_file(self) -> None:
+        if self._open is None:
+            return
+        entry = self._open.close()
+        assert entry is not None
+        self._bounds += [Bound(entry.file, entry.records, *bound) for bound in self._open_bounds]
+        self._open, self._open_bounds = None, []
+
+    def discard(self) -> None:
+        """Leaves nothing behind. Nobody else has ever heard of these files, so this need not wait for gc."""
+        files = [bound.file for bound in self._bounds]
+        if self._open is not None:
+            self._open.abandon()
+            files += [FileRef(self._epoch, self._open.uid, 0, 0, 0)]
+        for file in dict.fromkeys(files):
+            self._storage.delete(names.staged_file(self._uuid, file.epoch, file.uid))
+
+    def close(self) -> list[Bound]:
+        if self._pending:
+            self._end_batch()
+        self._end_file()
+        return self._bounds
+
+
+def _first_position(batch: pa.RecordBatch) -> Position:
+    return Position(*(batch.column(name)[0].as_py() for name in _PLACE))

@@ -20,8 +20,7 @@ import pyarrow.types as pat
 from pyspark_ledger import fold, mask, names, pins, scan
 from pyspark_ledger import schema as schemas
 from pyspark_ledger.append import check_epochs
-from pyspark_ledger.compacted import Bound, Compacted, stage_manifest
-from pyspark_ledger.entryfile import BATCH_BYTES, BATCH_ROWS, EntryWriter
+from pyspark_ledger.compacted import Bound, Compacted, CompactedWriter, stage_manifest
 from pyspark_ledger.errors import Conflict, InvalidInput, LedgerError, OutcomeUnknown
 from pyspark_ledger.fold import Fold, Survivors
 from pyspark_ledger.log import Log, View
@@ -34,7 +33,6 @@ from pyspark_ledger.storage import Storage, open_storage
 
 logger = logging.getLogger(__name__)
 
-FILE_ROWS = 8 << 20  # a generation of more is several files, readable in parallel
 Progress = Callable[[str, int, int], None]  # phase, records done, of how many
 
 
@@ -45,6 +43,7 @@ def compact(
     write_rate: float | None = None,
 ) -> Generation | None:
     """One run; None if nothing was written since the last one. Rates are records per second."""
+    _check_rates(read_rate=read_rate, write_rate=write_rate)
     with compacting(log):
         work = begin(log)
         if work is None:
@@ -75,6 +74,7 @@ def compacting(log: Log) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(LedgerError):
+            log.metadata.sync()  # or a node that was not seen would stay as long as this session
             held = log.metadata.read(key)
             if held is not None and held.record.id == mine.id:
                 log.metadata.transact([Delete(key)])
@@ -119,6 +119,14 @@ def work_of(log: Log, view: View, start: Position, end: Position) -> Work:
         log.topic.version_column, tuple(sources(log, view, start, end, EARLIEST)), end, view.head.records,
         previous.number + 1 if previous else 1, pins.tombstones_from(log, view),
     )  # fmt: skip
+
+
+def _check_rates(**rates: float | None) -> None:
+    for name, rate in rates.items():
+        if rate is not None and (not isinstance(rate, (int, float)) or not rate > 0):
+            raise InvalidInput(
+                f"{name} is {rate!r}: it must be a number of records per second above 0, or None for no limit"
+            )
 
 
 def _throttled(log: Log, progress: Progress, rate: float | None) -> Progress:
@@ -226,7 +234,8 @@ def survivors_of(work: Work, progress: Progress = lambda *_: None) -> Survivors:
 def keys_of(work: Work, piece: Slice) -> Iterator[tuple[pa.Array, pa.Array, pa.Array | None]]:
     """Keys, which rows are tombstones, and versions."""
     for rows, tombstone in _with_tombstones(work, piece):
-        yield rows.batch.column(work.key), tombstone, rows.batch.column(work.version) if work.version else None
+        version = fold.ranks(rows.batch.column(work.version)) if work.version else None
+        yield rows.batch.column(work.key), tombstone, version
 
 
 def _with_tombstones(work: Work, piece: Slice) -> Iterator[tuple[Rows, pa.Array]]:
@@ -271,7 +280,7 @@ class _Rows:
 def write(work: Work, survivors: Survivors, progress: Progress = lambda *_: None) -> list[Bound]:
     """Copies survivors into compacted files."""
     storage = open_storage(work.storage)
-    writer = _Writer(storage, work.uuid, work.epoch, work.target)
+    writer = CompactedWriter(storage, work.uuid, work.epoch, work.target)
     records, tombstones = _Rows(survivors.records), _Rows(survivors.tombstones)
     row, total = 0, len(survivors.records) + len(survivors.tombstones)
     try:
@@ -307,69 +316,6 @@ def _survivors_in(
             yield pa.RecordBatch.from_arrays([*columns, flags], schema=work.target)
 
 
-class _Writer:
-    """Large batches, and what the manifest says of each."""
-
-    def __init__(self, storage: Storage, uuid: str, epoch: int, schema: pa.Schema) -> None:
-        self._storage, self._uuid, self._epoch, self._schema = storage, uuid, epoch, schema
-        self.rows = 0
-        self._bounds: list[Bound] = []
-        self._pending: list[pa.RecordBatch] = []
-        self._open: EntryWriter | None = None
-        self._open_bounds: list[tuple[int, int, Position]] = []
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._pending.append(batch)
-        self.rows += batch.num_rows
-        if self._enough():
-            self._end_batch()
-
-    def _enough(self) -> bool:
-        rows = sum(batch.num_rows for batch in self._pending)
-        return rows >= BATCH_ROWS or sum(int(batch.nbytes) for batch in self._pending) >= BATCH_BYTES
-
-    def _end_batch(self) -> None:
-        whole = pa.concat_batches(self._pending)
-        self._pending = []
-        for start in range(0, whole.num_rows, BATCH_ROWS):
-            self._write_batch(whole.slice(start, BATCH_ROWS))
-
-    def _write_batch(self, batch: pa.RecordBatch) -> None:
-        if self._open is None:
-            self._open = EntryWriter(self._storage, self._uuid, self._epoch, self._schema, "zstd")
-        done = sum(rows for _, rows, _ in self._open_bounds)
-        names = (schemas.LEDGER, schemas.ENTRY, schemas.INDEX)
-        first = Position(*(batch.column(name)[0].as_py() for name in names))
-        self._open.write(batch)
-        self._open.end_batch()
-        self._open_bounds.append((done, batch.num_rows, first))
-        if done + batch.num_rows >= FILE_ROWS:
-            self._end_file()
-
-    def _end_file(self) -> None:
-        if self._open is None:
-            return
-        entry = self._open.close()
-        assert entry is not None
-        self._bounds += [Bound(entry.file, entry.records, *bound) for bound in self._open_bounds]
-        self._open, self._open_bounds = None, []
-
-    def discard(self) -> None:
-        """Leaves nothing behind. Nobody else has ever heard of these files, so this need not wait for gc."""
-        files = [bound.file for bound in self._bounds]
-        if self._open is not None:
-            self._open.abandon()
-            files += [FileRef(self._epoch, self._open.uid, 0, 0, 0)]
-        for file in dict.fromkeys(files):
-            self._storage.delete(names.staged_file(self._uuid, file.epoch, file.uid))
-
-    def close(self) -> list[Bound]:
-        if self._pending:
-            self._end_batch()
-        self._end_file()
-        return self._bounds
-
-
 # -- publishing -------------------------------------------------------------------------------------------------
 
 
@@ -399,7 +345,7 @@ def _publish(log: Log, generation: Generation, files: list[FileRef]) -> None:
 class CompactionStats:
     """What is known of a topic's compaction."""
 
-    generation: int
+    generation: int  # 0: the first run has not finished
     horizon: Position
     records: int
     records_before: int
@@ -410,12 +356,13 @@ class CompactionStats:
 
 
 def stats(log: Log) -> CompactionStats | None:
+    """None if the topic was never compacted and is not being compacted."""
     view = log.refresh(sync=True)
-    head, last = view.head, newest(view)
-    if last is None:
-        return None
     running = log.metadata.read(CompactorKey(log.topic.uuid))
+    since = running.record.since_ms if running else None
+    records, last = view.head.records, newest(view)
+    if last is None:
+        return CompactionStats(0, EARLIEST, 0, 0, 0, 0, records, since) if running else None
     return CompactionStats(
-        last.number, last.horizon, last.records, last.read, last.bytes, last.finished_ms, head.records - last.read,
-        running.record.since_ms if running else None,
-    )  # fmt: skip
+        last.number, last.horizon, last.records, last.read, last.bytes, last.finished_ms, records - last.read, since
+    )

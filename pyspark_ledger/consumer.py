@@ -9,22 +9,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from pyspark_ledger import scan
 from pyspark_ledger.attachment import Attachment, SubscriptionType
 from pyspark_ledger.clock import Deadline
 from pyspark_ledger.cursor import CursorNode
-from pyspark_ledger.errors import CursorUnderRevision, InvalidInput
+from pyspark_ledger.errors import CursorUnderRevision, InvalidInput, LedgerError
 from pyspark_ledger.log import Log
 from pyspark_ledger.names import this_process
 from pyspark_ledger.position import Position
 from pyspark_ledger.reader import POLL_S, WAIT_S, Bound, Record, read_slice
 from pyspark_ledger.records import Cursor
 from pyspark_ledger.runs import Runs
-from pyspark_ledger.token_ids import Place
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +78,7 @@ class Consumer:
         self._epoch = self._revision = -1
         self._mark = self._unwritten = 0
         self._acks = Runs()
+        self._fresh: set[int] = set()  # acknowledged since, and merged only now and then: there may be many gaps
         self._adopt(self._attachment.attach())
 
     def _adopt(self, cursor: Cursor) -> None:
@@ -87,9 +86,10 @@ class Consumer:
         with self._lock:
             acks = self._node.acks(cursor)
             if cursor.revision == self._revision:  # what was acknowledged and not written yet still holds
-                acks |= ((0, self._mark), *self._acks)
+                acks |= ((0, self._mark), *self._acks, *_runs(self._fresh))
             else:
                 self._unwritten = 0
+            self._fresh = set()
             self._epoch, self._revision = cursor.epoch, cursor.revision  # first: what is under way is outdated
             self._queue: deque[Message] = deque()
             self._replay = Runs()
@@ -165,19 +165,9 @@ class Consumer:
         messages: list[Message] = []
         for piece in scan.slices(self._log, view, start, view.head.end):
             piece = piece.first(records - len(messages))
-            published = datetime.fromtimestamp(piece.publish_ms / 1000, UTC)
-            place = Place(self._log.topic.uuid, piece.ledger, piece.entry) if piece.mints else None
             for rows in read_slice(self._log.storage, self._log.topic.uuid, piece, self._schema, with_ids=True):
-                columns = (column.to_pylist() for column in (rows.indexes, *rows.ids()))
-                for value, index, producer, sequence in zip(rows.batch.to_pylist(), *columns, strict=True):
-                    position = Position(piece.ledger, piece.entry, index)
-                    messages.append(
-                        Message(
-                            position, value, published, producer, sequence,
-                            None if place is None else place.token(index),
-                            ordinal + len(messages), read.epoch, read.revision,
-                        )
-                    )  # fmt: skip
+                for fields in rows.records():
+                    messages.append(Message(*fields, ordinal + len(messages), read.epoch, read.revision))
             start = piece.end
             if len(messages) >= records:
                 break
@@ -201,20 +191,21 @@ class Consumer:
     def acknowledge(self, message: Message) -> bool:
         """One record is done. False if the cursor has been reset since it was read: then it is not, and comes again if
         it lies after the new position. A reset that comes before the acknowledgement is written drops it too."""
-        return self._acknowledge(message, message.ordinal)
+        return self._acknowledge(message, cumulative=False)
 
     def acknowledge_cumulative(self, message: Message) -> bool:
         """This record and everything before it is done."""
-        return self._acknowledge(message, 0)
+        return self._acknowledge(message, cumulative=True)
 
-    def _acknowledge(self, message: Message, since: int) -> bool:
+    def _acknowledge(self, message: Message, *, cumulative: bool) -> bool:
         self._follow()
         with self._lock:
             if message.revision != self._revision:
                 return False
-            done = self._acks | ((0, self._mark), (since, message.ordinal + 1))
-            self._mark = done.next_missing(self._mark)
-            self._acks = done.since(self._mark)
+            if cumulative:
+                self._mark = max(self._mark, message.ordinal + 1)
+            else:
+                self._fresh.add(message.ordinal)
             self._unwritten += 1
             if self._unwritten >= PERSIST_ACKS:
                 self.flush()
@@ -236,7 +227,11 @@ class Consumer:
     def flush(self) -> None:
         """Writes what was acknowledged."""
         with self._lock:
+            done = self._acks | ((0, self._mark), *_runs(self._fresh))
+            self._mark = done.next_missing(self._mark)
+            self._acks, self._fresh = done.since(self._mark), set()
             revision, mark, acks = self._revision, self._mark, self._acks
+            writing, self._unwritten = self._unwritten, 0
 
         def write(cursor: Cursor) -> Cursor | None:
             if cursor.revision != revision:
@@ -249,15 +244,18 @@ class Consumer:
 
         try:
             cursor = self._attachment.change(write)
-        except CursorUnderRevision:
-            return  # later, if it still means anything then
-        if self._unwritten:
+        except LedgerError as error:
+            with self._lock:
+                self._unwritten += writing
+            if not isinstance(error, CursorUnderRevision):  # else later, if it still means anything then
+                raise
+            return
+        self._written_at = self._log.clock.monotonic()
+        if writing:
             logger.info(
                 "acknowledged topic=%s subscription=%s position=%s revision=%d epoch=%d",
                 self._log.topic.name, self._node.name, cursor.mark_delete, cursor.revision, cursor.epoch,
             )  # fmt: skip
-        with self._lock:
-            self._unwritten, self._written_at = 0, self._log.clock.monotonic()
 
     def close(self) -> None:
         if not self._closed:
@@ -266,7 +264,8 @@ class Consumer:
             self._attachment.detach()
 
     def _is_done(self, message: Message) -> bool:
-        return message.ordinal < self._mark or message.ordinal in self._acks
+        ordinal = message.ordinal
+        return ordinal < self._mark or ordinal in self._fresh or ordinal in self._acks
 
     def _check_open(self) -> None:
         if self._closed:
@@ -281,3 +280,7 @@ class Consumer:
 
 def _next_epoch(cursor: Cursor) -> Cursor:
     return replace(cursor, epoch=cursor.epoch + 1)
+
+
+def _runs(ordinals: Iterable[int]) -> Iterator[tuple[int, int]]:
+    return ((ordinal, ordinal + 1) for ordinal in ordinals)

@@ -36,6 +36,8 @@ class CursorNode:
     def __init__(self, log: Log, name: str) -> None:
         self.log, self.name = log, check_subscription_name(name)
         self.key = CursorKey(log.topic.uuid, name)
+        self.owner_key = OwnerKey(log.topic.uuid, name)
+        self.reviser_key = ReviserKey(log.topic.uuid, name)
         self._seen: Versioned[Cursor] | None = None
         self._seen_at = 0.0
         self._hinted = False
@@ -104,7 +106,72 @@ class CursorNode:
             self._seen = Versioned(edited, self._seen.version + 1)
             self._seen_at = self.log.clock.monotonic()
             return edited
-        raise Conflict(f"subscription '{self.name}' is too busy: try again")
+        raise self._too_busy()
+
+    def remove(self, check: Callable[[Cursor], None]) -> None:
+        """Deletes the cursor at the version that ``check`` has seen: whoever comes in between has changed it."""
+        sent = False
+        for _ in range(_ATTEMPTS):
+            try:
+                check(self.refresh(sync=True))
+            except NotFound:
+                if sent:
+                    return  # a sending whose answer was lost did it
+                raise
+            assert self._seen is not None
+            nodes = [*self.vacate(self.owner_key), *self.vacate(self.reviser_key)]
+            try:
+                self.log.metadata.transact([Delete(self.key, self._seen.version), *nodes])
+                return
+            except TransactionLost:
+                continue
+            except OutcomeUnknown:
+                sent = True
+        raise self._too_busy()
+
+    def _too_busy(self) -> Conflict:
+        return Conflict(f"subscription '{self.name}' is too busy: try again")
+
+    # -- who holds it --------------------------------------------------------------------------------------
+    # A holder's ephemeral node and its id in the cursor come and go in one transaction; only a session that ends takes
+    # the node alone. So a node with another id than the cursor's was left behind, and means nothing.
+
+    def owner(self, cursor: Cursor) -> Holder | None:
+        """Who is attached and lives."""
+        return self._living(self.owner_key, cursor.owner)
+
+    def reviser(self, cursor: Cursor) -> Holder | None:
+        """Who is moving the cursor and lives."""
+        return self._living(self.reviser_key, cursor.reviser)
+
+    def _living(self, key: OwnerKey | ReviserKey, id: bytes) -> Holder | None:
+        if not id:
+            return None
+        self.log.metadata.sync()  # a stale answer must not make a living one dead
+        found = self.log.metadata.read(key)
+        return found.record if found is not None and found.record.id == id else None
+
+    def vacate(self, key: OwnerKey | ReviserKey) -> list[Op]:
+        """Removes whatever node is there, in a transaction that changes the cursor's holder: one who leaves or is
+        replaced, or what was left behind."""
+        self.log.metadata.sync()  # or a node that was not seen would be left behind
+        return [] if self.log.metadata.read(key) is None else [Delete(key)]
+
+    def is_being_revised(self, cursor: Cursor) -> bool:
+        """Whether somebody is moving the cursor right now. The flag of one who died over it is cleared."""
+        while cursor.reviser:
+            if self.reviser(cursor) is not None:
+                return True
+            cursor = self.unflag(cursor.reviser)
+        return False
+
+    def unflag(self, reviser: bytes) -> Cursor:
+        """Ends a revision and changes nothing: its reviser gave up, or died."""
+
+        def clear(cursor: Cursor) -> Cursor | None:
+            return replace(cursor, reviser=b"", revising_since_ms=0) if cursor.reviser == reviser else None
+
+        return self.update(clear, lambda _: self.vacate(self.reviser_key))
 
     # -- acknowledging -------------------------------------------------------------------------------------
 
@@ -151,7 +218,6 @@ class RevisionController:
         self._node = node
         self._id = node.log.clock.new_id()
         self._name = name or this_process()
-        self._key = ReviserKey(node.log.topic.uuid, node.name)
 
     @property
     def revision(self) -> int:
@@ -168,12 +234,18 @@ class RevisionController:
         def flag(cursor: Cursor) -> Cursor | None:
             if cursor.reviser == self._id:
                 return None
-            if cursor.reviser:
-                self._check_dead(cursor)
+            other = self._node.reviser(cursor)
+            if other is not None:
+                since = datetime.fromtimestamp(cursor.revising_since_ms / 1000, UTC)
+                raise CursorUnderRevision(
+                    f"subscription '{self._node.name}' is being reset by {other.name}, since "
+                    f"{since:%Y-%m-%d %H:%M:%S} UTC: try again"
+                )
             return replace(cursor, reviser=self._id, revising_since_ms=self._node.log.clock.now_ms())
 
         holder = Holder(self._id, self._name, self._node.log.clock.now_ms())
-        return self._node.update(flag, lambda _: [Create(self._key, holder, ephemeral=True)])
+        key = self._node.reviser_key
+        return self._node.update(flag, lambda _: [*self._node.vacate(key), Create(key, holder, ephemeral=True)])
 
     def end_revision(self, editor: Edit) -> Cursor:
         """Applies the edit, clears the flag and raises the revision, in one transaction. An editor that returns None
@@ -197,7 +269,7 @@ class RevisionController:
             return replace(edited, revision=cursor.revision + 1, pasts=remembered)
 
         try:
-            revised = self._node.update(finish, lambda _: self._unhold())
+            revised = self._node.update(finish, lambda _: self._node.vacate(self._node.reviser_key))
         except Fenced:
             raise
         except Exception:
@@ -209,26 +281,7 @@ class RevisionController:
 
     def give_up(self) -> None:
         """Clears the flag and changes nothing."""
-
-        def clear(cursor: Cursor) -> Cursor | None:
-            return replace(cursor, reviser=b"", revising_since_ms=0) if cursor.reviser == self._id else None
-
-        self._node.update(clear, lambda _: self._unhold())
-
-    def _check_dead(self, cursor: Cursor) -> None:
-        self._node.log.metadata.sync()
-        holder = self._node.log.metadata.read(self._key)
-        if holder is not None and holder.record.id == cursor.reviser:
-            since = datetime.fromtimestamp(cursor.revising_since_ms / 1000, UTC)
-            raise CursorUnderRevision(
-                f"subscription '{self._node.name}' is being reset by {holder.record.name}, since "
-                f"{since:%Y-%m-%d %H:%M:%S} UTC: try again"
-            )
-
-    def _unhold(self) -> list[Op]:
-        """Our ephemeral node, unless our session ended and took it along."""
-        holder = self._node.log.metadata.read(self._key)
-        return [Delete(self._key)] if holder is not None and holder.record.id == self._id else []
+        self._node.unflag(self._id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +336,8 @@ class CursorHandle:
 
     def skip(self, records: int, *, operation_id: bytes | None = None) -> Moved:
         """Acknowledges the next so many records that are not acknowledged. Never moves a running query back."""
-        if records < 0:
-            raise InvalidInput(f"cannot skip {records} records")
+        if type(records) is not int or records < 0:
+            raise InvalidInput(f"cannot skip {records!r} records: give a whole number, 0 or more")
 
         def forward(cursor: Cursor) -> Cursor:
             acks, ordinal, left = self._node.acks(cursor), cursor.ordinal, records
@@ -323,7 +376,9 @@ class CursorHandle:
         return Moved(cursor.mark_delete, cursor.revision, "redeliver")
 
     def _revise(self, edit: Callable[[Cursor], Cursor], operation_id: bytes | None) -> Cursor:
-        operation = operation_id or self._log.clock.new_id()
+        operation = self._log.clock.new_id() if operation_id is None else operation_id
+        if not isinstance(operation, bytes) or len(operation) != 16:
+            raise InvalidInput(f"operation_id is {operation!r}: it must be 16 bytes")
         cursor = self._node.refresh(sync=True)
         if operation in cursor.operations:
             return cursor
@@ -347,11 +402,11 @@ class CursorHandle:
     def mark_delete(self, position: Position | str, properties: Mapping[str, int] | None = None) -> Position:
         """Acknowledges everything before a position, and attaches properties to it. Forward only: going back is
         :meth:`reset`."""
-        wanted = Position.parse(position) if isinstance(position, str) else position
-        attached = tuple(sorted((properties or {}).items()))
+        wanted = position if isinstance(position, Position) else Position.parse(position)
+        attached = _attached(properties or {})
 
         def forward(cursor: Cursor) -> Cursor | None:
-            if cursor.reviser:
+            if self._node.reviser(cursor) is not None:
                 raise CursorUnderRevision(f"subscription '{self.name}' is being reset: try again")
             view = self._log.refresh(sync=True)
             self._log.check_not_past_end(view, wanted)
@@ -365,7 +420,7 @@ class CursorHandle:
             moved = self._node.moved(
                 cursor, scan.records_before(self._log, view, settled), self._node.acks(cursor), settled
             )
-            done = replace(moved, properties=attached)
+            done = replace(moved, properties=attached, reviser=b"", revising_since_ms=0)
             return None if done == cursor else done
 
         return self._node.update(forward).mark_delete
@@ -378,8 +433,7 @@ class CursorHandle:
         cursor = self._node.refresh(sync=True)
         view = self._log.refresh(sync=True)
         acks = self._node.acks(cursor)
-        owner = self._log.metadata.read(OwnerKey(self._log.topic.uuid, self.name))
-        reviser = self._log.metadata.read(ReviserKey(self._log.topic.uuid, self.name))
+        owner, reviser = self._node.owner(cursor), self._node.reviser(cursor)
         now = self._log.clock.now_ms()
         backlog = view.head.records - cursor.ordinal - len(acks)
         oldest = self._log.commit_at_ordinal(view, cursor.ordinal).publish_ms if backlog else now
@@ -389,41 +443,48 @@ class CursorHandle:
             backlog_records=backlog,
             backlog_bytes=view.head.bytes - scan.bytes_before(self._log, view, cursor.mark_delete) if backlog else 0,
             backlog_seconds=max(0, now - oldest) / 1000,
-            owner=owner.record.name if owner is not None else "",
+            owner=owner.name if owner is not None else "",
             epoch=cursor.epoch,
             revision=cursor.revision,
-            revising_seconds=(now - cursor.revising_since_ms) / 1000 if cursor.reviser and reviser else None,
+            revising_seconds=(now - cursor.revising_since_ms) / 1000 if reviser is not None else None,
             individual_acks=len(acks),
             properties=dict(cursor.properties),
         )
 
     def delete(self) -> None:
-        """Removes the subscription. Refused while somebody is attached."""
-        owner = self._log.metadata.read(OwnerKey(self._log.topic.uuid, self.name))
+        """Removes the subscription. Refused while somebody is attached or resets it."""
+        self._node.remove(self._check_unused)
+
+    def _check_unused(self, cursor: Cursor) -> None:
+        owner = self._node.owner(cursor)
         if owner is not None:
             raise Conflict(
-                f"subscription '{self.name}' is in use by {owner.record.name}: stop it first", "LEDGER_CURSOR_IN_USE"
+                f"subscription '{self.name}' is in use by {owner.name}: stop it first", "LEDGER_CURSOR_IN_USE"
             )
-        self._node.refresh(sync=True)
-        try:
-            self._log.metadata.transact([Delete(self._node.key)])
-        except (TransactionLost, OutcomeUnknown):
-            self._log.metadata.sync()
-            if self._log.metadata.read(self._node.key) is not None:
-                raise
+        if self._node.reviser(cursor) is not None:
+            raise CursorUnderRevision(f"subscription '{self.name}' is being reset: try again")
 
 
 def _bound(to: Bound) -> Bound:
-    if isinstance(to, str) and to not in ("earliest", "latest"):
-        try:
-            return Position.parse(to)
-        except InvalidInput:
-            pass
-        try:
-            return datetime.fromisoformat(to)
-        except ValueError:
+    if isinstance(to, (Position, datetime)) or to in ("earliest", "latest"):
+        return to
+    with contextlib.suppress(InvalidInput):
+        return Position.parse(to)
+    with contextlib.suppress(ValueError, TypeError):
+        return datetime.fromisoformat(to)
+    raise InvalidInput(
+        f"{to!r} is no place to reset to: use earliest, latest, a position as 3:17:0, or a time in ISO 8601",
+        "LEDGER_INVALID_POSITION",
+    )
+
+
+def _attached(properties: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    if not isinstance(properties, Mapping):
+        raise InvalidInput(f"properties are {properties!r}: give a mapping", "LEDGER_INVALID_PROPERTY")
+    for name, value in properties.items():
+        if type(name) is not str or type(value) is not int or not -1 << 63 <= value < 1 << 63:
             raise InvalidInput(
-                f"'{to}' is no place to reset to: use earliest, latest, a position as 3:17:0, or a time in ISO 8601",
-                "LEDGER_INVALID_POSITION",
-            ) from None
-    return to
+                f"property {name!r} is {value!r}: a property is a name with a whole number of 64 bits",
+                "LEDGER_INVALID_PROPERTY",
+            )
+    return tuple(sorted(properties.items()))

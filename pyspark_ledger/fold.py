@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
+from pyspark_ledger.arrays import flat
 from pyspark_ledger.errors import InvalidInput
 
 _MERGE_ROWS = 1 << 20  # so much is gathered before it is folded in
@@ -52,7 +53,8 @@ class Fold:
         columns = {"key": key, "row": row, "tombstone": tombstone}
         if self._versioned:
             assert version is not None
-            columns["version"] = version
+            # Arrow finds no maximum of durations.
+            columns["version"] = version.cast(pa.int64()) if pat.is_duration(version.type) else version
         self._pending.append(pa.table(columns))
         self._pending_rows += len(row)
         known = 0 if self._state is None else self._state.num_rows
@@ -77,8 +79,8 @@ class Fold:
         for part in self._spill.ranges() if self._spill.runs else [self._state]:
             if part is not None:
                 state = self._reduced(part)
-                records.append(_flat(state.filter(pc.invert(state["tombstone"]))["row"]))
-                tombstones.append(_flat(state.filter(state["tombstone"])["row"]))
+                records.append(flat(state.filter(pc.invert(state["tombstone"]))["row"]))
+                tombstones.append(flat(state.filter(state["tombstone"])["row"]))
         self._spill.close()
         return Survivors(_sorted(records), _sorted(tombstones))
 
@@ -116,7 +118,7 @@ class _Spill:
         """Keys that cut the whole into ranges of about the same size."""
         total = sum(run.num_rows for run in self.runs)
         every = max(1, _SPILL_ROWS // 64)
-        sample = pa.concat_arrays([_flat(run["key"]).take(pa.arange(0, run.num_rows, every)) for run in self.runs])
+        sample = pa.concat_arrays([flat(run["key"]).take(pa.arange(0, run.num_rows, every)) for run in self.runs])
         ordered = sample.take(pc.array_sort_indices(sample)).unique()
         wanted = min(-(-total // _SPILL_ROWS), len(ordered))
         return [ordered[len(ordered) * number // wanted] for number in range(1, wanted)]
@@ -144,17 +146,17 @@ def _last_rows(rows: pa.Table) -> pa.Table:
 def _best_versions(rows: pa.Table) -> pa.Table:
     """At most two rows per key: its last tombstone, and the best of what came after that. The tombstone matters even
     then: a reader that has seen a higher version before it must learn that this no longer counts."""
-    codes = _flat(rows["key"]).dictionary_encode().indices
+    codes = flat(rows["key"]).dictionary_encode().indices
     rows = rows.append_column("code", codes)
     gone = rows.filter(rows["tombstone"]).group_by("code", use_threads=False).aggregate([("row", "max")])
-    at = pc.index_in(codes, value_set=_flat(gone["code"]))
-    since = pc.fill_null(_flat(gone["row_max"]).take(at), -1)
-    alive = rows.filter(pc.and_not(pc.greater(_flat(rows["row"]), since), _flat(rows["tombstone"])))
+    at = pc.index_in(codes, value_set=flat(gone["code"]))
+    since = pc.fill_null(flat(gone["row_max"]).take(at), -1)
+    alive = rows.filter(pc.and_not(pc.greater(flat(rows["row"]), since), flat(rows["tombstone"])))
     best = alive.group_by("code", use_threads=False).aggregate([("version", "max")])
-    top = _flat(best["version_max"]).take(pc.index_in(_flat(alive["code"]), value_set=_flat(best["code"])))
-    equal = pc.or_(pc.fill_null(pc.equal(_flat(alive["version"]), top), False), pc.is_null(top))
+    top = flat(best["version_max"]).take(pc.index_in(flat(alive["code"]), value_set=flat(best["code"])))
+    equal = pc.or_(pc.fill_null(pc.equal(flat(alive["version"]), top), False), pc.is_null(top))
     winners = alive.filter(equal).group_by("code", use_threads=False).aggregate([("row", "max")])
-    kept = pa.concat_arrays([_flat(gone["row_max"]), _flat(winners["row_max"])])
+    kept = pa.concat_arrays([flat(gone["row_max"]), flat(winners["row_max"])])
     return rows.filter(pc.is_in(rows["row"], value_set=kept)).drop_columns(["code"])
 
 
@@ -174,6 +176,23 @@ def tombstones(batch: pa.RecordBatch, key: str, version: str) -> pa.Array:
     return empty
 
 
+def ranks(version: pa.Array) -> pa.Array:
+    """Versions as they are compared. What is not a number has no place in an order: it is no version."""
+    return pc.if_else(pc.is_nan(version), None, version) if pat.is_floating(version.type) else version
+
+
+def check_version(kind: pa.DataType, column: str, key: str) -> None:
+    if column == key:
+        raise InvalidInput(
+            f"versionColumn '{column}' is the key: all records of a key would have one version", "LEDGER_INVALID_OPTION"
+        )
+    if pat.is_nested(kind) or pat.is_null(kind):
+        raise InvalidInput(
+            f"versionColumn '{column}' is of type {kind}: versions are compared, so it must be a single value",
+            "LEDGER_INVALID_OPTION",
+        )
+
+
 def check_key(kind: pa.DataType, key: str, topic: str) -> None:
     if pat.is_nested(kind):
         raise InvalidInput(
@@ -189,7 +208,3 @@ def _count_below(keys: pa.ChunkedArray, bound: pa.Scalar) -> int:
 def _sorted(parts: list[pa.Array]) -> pa.Array:
     rows = pa.concat_arrays([pa.array([], pa.int64()), *parts])
     return rows.take(pc.array_sort_indices(rows))
-
-
-def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

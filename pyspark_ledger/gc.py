@@ -1,12 +1,14 @@
-"""Garbage collection: the only code that deletes files (I12).
+"""Garbage collection: the only code that deletes files of a living topic which anybody else may know of (I12). A
+compaction that is cut off takes back what it has written and never named, and a topic that is deleted takes all along.
 
 First raise the gc epoch in the head, then read every reference, then delete unnamed files of epochs older than the
 last but one. A commit that would name such a file is refused from the moment the epoch is raised, so whatever is
 unnamed then stays unnamed. Files of one epoch can be named only by commits made in it or in the next, so gc reads
 the commits since the oldest epoch it has not finished, not the whole log.
 
-A seal supersedes a few files: the open node of the index, the dedup snapshot. Whoever looks at an older head still
-reads those, so they go only when gc has run once more since they were superseded.
+A seal supersedes a few files: the open node of the index, the dedup snapshot. So does a compaction: the manifest of
+the oldest generation that was kept, and with it the files that only the manifest names. Whoever looks at an older head
+still reads those, so they go only when gc has run once more since they were superseded.
 """
 
 from __future__ import annotations

@@ -9,27 +9,33 @@ import socket
 from pyspark_ledger.errors import InvalidInput
 
 DEFAULT_ZOOKEEPER = "127.0.0.1:2181"
-_TOPIC = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _VERSIONED = re.compile(r"/(\d{12,})-([0-9a-f]{32})$")
 _STAGED = re.compile(r"([0-9a-f]{8,16})/([0-9a-f]{32})\.arrow")
 
 
 def check_topic_name(name: str) -> str:
-    if not isinstance(name, str) or _TOPIC.fullmatch(name) is None:
-        raise InvalidInput(
-            f"'{name}' cannot be a topic's name: use 1 to 200 letters, digits, '_', '-' and '.', "
-            "starting with a letter, a digit or '_' (a topic is a name, not a path)",
-            "LEDGER_INVALID_TOPIC_NAME",
-        )
-    return name
+    return _checked(name, "topic", "LEDGER_INVALID_TOPIC_NAME")
 
 
 def check_subscription_name(name: str) -> str:
-    if not isinstance(name, str) or _TOPIC.fullmatch(name) is None:
+    return _checked(name, "subscription", "LEDGER_INVALID_SUBSCRIPTION_NAME")
+
+
+def check_group_name(name: str) -> str:
+    return _checked(name, "token group", "LEDGER_INVALID_GROUP_NAME")
+
+
+def check_outbox_name(name: str) -> str:
+    return _checked(name, "outbox", "LEDGER_INVALID_OUTBOX_NAME")
+
+
+def _checked(name: str, thing: str, code: str) -> str:
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise InvalidInput(
-            f"'{name}' cannot be a subscription's name: use 1 to 200 letters, digits, '_', '-' and '.', starting with "
-            "a letter, a digit or '_'",
-            "LEDGER_INVALID_SUBSCRIPTION_NAME",
+            f"'{name}' cannot be a {thing}'s name: use 1 to 200 letters, digits, '_', '-' and '.', starting with a "
+            f"letter, a digit or '_' (a {thing} has a name, not a path)",
+            code,
         )
     return name
 
@@ -42,26 +48,6 @@ def zookeeper_address(asked: str | None) -> str:
 def this_process() -> str:
     """Who we are, for people."""
     return f"process {os.getpid()} on {socket.gethostname()}"
-
-
-def check_group_name(name: str) -> str:
-    if not isinstance(name, str) or _TOPIC.fullmatch(name) is None:
-        raise InvalidInput(
-            f"'{name}' cannot be a token group's name: use 1 to 200 letters, digits, '_', '-' and '.', starting with "
-            "a letter, a digit or '_'",
-            "LEDGER_INVALID_GROUP_NAME",
-        )
-    return name
-
-
-def check_outbox_name(name: str) -> str:
-    if not isinstance(name, str) or _TOPIC.fullmatch(name) is None:
-        raise InvalidInput(
-            f"'{name}' cannot be an outbox's name: use 1 to 200 letters, digits, '_', '-' and '.', starting with "
-            "a letter, a digit or '_'",
-            "LEDGER_INVALID_OUTBOX_NAME",
-        )
-    return name
 
 
 def token_folder(uuid: str, group: str, chunk: int) -> str:

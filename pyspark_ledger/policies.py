@@ -49,22 +49,37 @@ def _changed(
     evict_producers_after: timedelta | Unchanged | None,
 ) -> Policies:
     if not isinstance(deduplication, Unchanged):
+        if deduplication is not None and not isinstance(deduplication, bool):
+            raise _invalid("deduplication", deduplication, "True, False, or None for what the namespace says")
         policies = replace(policies, deduplication=deduplication)
     if not isinstance(snapshot_commits, Unchanged):
-        if not 0 <= snapshot_commits <= MOST_SNAPSHOT_COMMITS:
-            raise InvalidInput(
-                f"snapshot_commits is {snapshot_commits}: it must be from 1 to {MOST_SNAPSHOT_COMMITS}, or 0 for the "
-                "default",
-                "LEDGER_INVALID_POLICY",
-            )
+        if type(snapshot_commits) is not int or not 0 <= snapshot_commits <= MOST_SNAPSHOT_COMMITS:
+            wanted = f"a whole number from 1 to {MOST_SNAPSHOT_COMMITS}, or 0 for the default"
+            raise _invalid("snapshot_commits", snapshot_commits, wanted)
         policies = replace(policies, snapshot_commits=snapshot_commits)
     if not isinstance(evict_producers_after, Unchanged):
-        silence = evict_producers_after or timedelta(0)
-        milliseconds = silence // timedelta(milliseconds=1)
-        if milliseconds <= 0 and evict_producers_after is not None:
-            raise InvalidInput("evict_producers_after must be positive, or None for never", "LEDGER_INVALID_POLICY")
-        policies = replace(policies, evict_producers_ms=milliseconds)
+        policies = replace(policies, evict_producers_ms=_milliseconds(evict_producers_after))
     return policies
+
+
+def _milliseconds(evict_producers_after: timedelta | None) -> int:
+    if evict_producers_after is None:
+        return 0
+    is_time = isinstance(evict_producers_after, timedelta)
+    milliseconds = evict_producers_after // timedelta(milliseconds=1) if is_time else 0
+    if milliseconds <= 0:
+        wanted = "a timedelta of a millisecond or more, or None for never"
+        raise _invalid("evict_producers_after", evict_producers_after, wanted)
+    return milliseconds
+
+
+def _invalid(name: str, value: object, wanted: str) -> InvalidInput:
+    return InvalidInput(f"{name} is {value!r}: it must be {wanted}", "LEDGER_INVALID_POLICY")
+
+
+def check_namespace(deduplication: bool) -> None:
+    if not isinstance(deduplication, bool):
+        raise _invalid("deduplication", deduplication, "True or False")
 
 
 def change_namespace(metadata: Metadata, deduplication: bool) -> None:

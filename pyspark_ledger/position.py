@@ -26,10 +26,10 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        match = _SPELLING.fullmatch(text.strip())
+        match = _SPELLING.fullmatch(text.strip()) if isinstance(text, str) else None
         if match is None:
             raise InvalidInput(
-                f"'{text}' is not a position: write ledger:entry:index, as in 3:17:0", "LEDGER_INVALID_POSITION"
+                f"{text!r} is not a position: write ledger:entry:index, as in 3:17:0", "LEDGER_INVALID_POSITION"
             )
         return cls(*(int(part) for part in match.groups()))
 

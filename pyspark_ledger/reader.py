@@ -22,6 +22,7 @@ from pyspark_ledger.token_ids import Place
 Bound = str | Position | datetime
 POLL_S = 2.0  # how long a lost watch can go unnoticed
 WAIT_S = 0.005
+Fields = tuple[Position, Mapping[str, Any], datetime, str, int | None, str | None]  # of a Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,42 +47,40 @@ class Reader:
         self._log = log
         view = log.refresh(sync=True)
         self._schema = projection(log.schema(view.head.schema_id), columns, log.topic.name)
-        self._position = resolve(log, view, start)
+        self._start = resolve(log, view, start)
+        self._last: tuple[scan.Slice, int] | None = None  # the record that was read last: its piece and index
         self._end = None if end is None else resolve(log, view, end)
         self._stopped = False
 
     @property
     def position(self) -> Position:
         """The next position to read."""
-        return self._position
+        last = self._last
+        return self._start if last is None else last[0].after(last[1] + 1)
 
     def stop(self) -> None:
         self._stopped = True
 
     def __iter__(self) -> Iterator[Record]:
-        for piece, rows in self._rows():
-            published = datetime.fromtimestamp(piece.publish_ms / 1000, UTC)
-            columns = (column.to_pylist() for column in (rows.indexes, *rows.ids()))
-            values = rows.batch.to_pylist() if self._schema.names else [{}] * rows.batch.num_rows
-            place = Place(self._log.topic.uuid, piece.ledger, piece.entry) if piece.mints else None
-            for value, index, producer, sequence in zip(values, *columns, strict=True):
-                self._position = piece.after(index + 1)
-                token = None if place is None else place.token(index)
-                yield Record(Position(piece.ledger, piece.entry, index), value, published, producer, sequence, token)
+        for rows in self._rows():
+            for fields in rows.records():
+                record = Record(*fields)
+                self._last = rows.piece, record.position.index
+                yield record
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The same, as Arrow record batches."""
-        for piece, rows in self._rows():
-            self._position = piece.after(rows.indexes[-1].as_py() + 1)
+        for rows in self._rows():
+            self._last = rows.piece, rows.indexes[-1].as_py()
             yield rows.batch
 
-    def _rows(self) -> Iterator[tuple[scan.Slice, Rows]]:
+    def _rows(self) -> Iterator[Rows]:
         while not self._stopped:
             view = self._log.view(POLL_S)
             end = view.head.end if self._end is None else self._end
-            for piece in scan.slices(self._log, view, self._position, end):
+            for piece in scan.slices(self._log, view, self.position, end):
                 for rows in read_slice(self._log.storage, self._log.topic.uuid, piece, self._schema, with_ids=True):
-                    yield piece, rows
+                    yield rows
                     if self._stopped:
                         return
             if self._end is not None:
@@ -93,6 +92,7 @@ class Reader:
 class Rows:
     """Records of one entry or of a compacted file: their indexes, their columns, and where their ids are."""
 
+    uuid: str
     piece: scan.Slice
     indexes: pa.Array
     batch: pa.RecordBatch
@@ -121,6 +121,23 @@ class Rows:
             producer = self.stored.column(piece.producer_column).cast(pa.string())
         return producer, sequence
 
+    def tokens(self) -> pa.Array:
+        """The tokens of the records; null if they have none."""
+        piece = self.piece
+        if not piece.mints:
+            return pa.nulls(self.batch.num_rows, pa.string())
+        return Place(self.uuid, piece.ledger, piece.entry).tokens(self.indexes)
+
+    def records(self) -> Iterator[Fields]:
+        """The records of an entry one by one."""
+        piece = self.piece
+        assert piece.base is None, "a compacted file has records of many entries"
+        published = datetime.fromtimestamp(piece.publish_ms / 1000, UTC)
+        values = self.batch.to_pylist() if self.batch.schema.names else [{}] * self.batch.num_rows
+        columns = (column.to_pylist() for column in (self.indexes, *self.ids(), self.tokens()))
+        for value, index, *ids in zip(values, *columns, strict=True):
+            yield Position(piece.ledger, piece.entry, index), value, published, *ids
+
 
 def read_slice(
     storage: Storage, uuid: str, piece: scan.Slice, schema: pa.Schema, *, with_ids: bool = False
@@ -141,7 +158,7 @@ def read_slice(
             wanted = _after_base(stored, piece.base)
             stored, indexes = stored.filter(wanted), indexes.filter(wanted)
         if stored.num_rows:
-            yield Rows(piece, indexes, schemas.project(stored, schema), stored)
+            yield Rows(uuid, piece, indexes, schemas.project(stored, schema), stored)
 
 
 def _after_base(stored: pa.RecordBatch, base: Position) -> pa.Array:

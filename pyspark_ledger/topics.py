@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from pyspark_ledger import names
+from pyspark_ledger import fold, names
 from pyspark_ledger import schema as schemas
 from pyspark_ledger.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown
@@ -80,6 +80,8 @@ def create_topic(
                 + (f" (did you mean '{near[0]}'?)" if near else ""),
                 "LEDGER_INVALID_OPTION",
             )
+    if version_column:
+        fold.check_version(stored.field(version_column).type, version_column, key)
     now = clock.now_ms()
     topic = Topic(name, str(UUID(bytes=clock.new_id())), key, version_column, now)
     head = Head(

@@ -17,7 +17,9 @@ from click.testing import CliRunner
 from kazoo.client import KazooClient
 
 from pyspark_ledger.cli import main
+from pyspark_ledger.cli.topics import _told as told
 from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.compaction import compacting
 from pyspark_ledger.errors import NotFound
 from pyspark_ledger.port import HeadKey
 from pyspark_ledger.records import Policies
@@ -158,6 +160,17 @@ def test_an_error_is_one_line_and_exit_status_one(client):
     )
     wrong = run(client, "topics", "compact", "orders", "--every", "soon")
     assert (wrong.exit_code, "write 30s, 10m, 1h or 7d" in wrong.stderr) == (2, True)
+    for option in ("--read-rate", "--write-rate"):
+        wrong = run(client, "topics", "compact", "orders", option, "0")
+        assert (wrong.exit_code, f"'{option}': 0.0 is not in the range x>0" in wrong.stderr) == (2, True)
+
+
+def test_an_empty_topic_has_nothing_to_compact(client):
+    client.create_topic("empty", SCHEMA, key="k")
+    assert run(client, "topics", "compact", "empty").stdout == "empty: nothing to compact\n"
+    with compacting(client.log("empty")):  # a first run of another process
+        stats = client.compaction("empty")
+    assert (stats.generation, told("empty", stats)) == (0, "empty: nothing to compact")
 
 
 def test_it_runs_again_and_again_until_interrupted(client):

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyspark_ledger import append as protocol
-from pyspark_ledger import compaction, fold, gc, scan, topics
+from pyspark_ledger import compacted, compaction, fold, gc, scan, topics
 from pyspark_ledger.clock import SeededClock
 from pyspark_ledger.compacted import Compacted, files_of
 from pyspark_ledger.compaction import compact, sources
@@ -216,6 +216,35 @@ def test_a_second_compactor_is_refused_at_once_with_the_name_of_the_first(world)
     assert compact(other).number == 2
 
 
+def test_a_first_compaction_that_runs_can_be_seen(world):
+    log, other = world.log(), world.log()
+    world.put(log, ("a", 1), ("a", 2))
+    assert compaction.stats(other) is None
+    with compaction.compacting(log):
+        stats = compaction.stats(other)
+        assert (stats.generation, stats.records_before, stats.backlog_records) == (0, 0, 2)
+        assert stats.running_since_ms is not None
+    assert compaction.stats(other) is None
+
+
+@pytest.mark.parametrize("rate", [0, -1.5, float("nan"), "fast"])
+@pytest.mark.parametrize("which", ["read_rate", "write_rate"])
+def test_a_rate_that_is_none_is_refused_before_anything_is_done(world, rate, which):
+    log = world.log()
+    world.put(log, ("a", 1))
+    with pytest.raises(InvalidInput, match=rf"LEDGER_INVALID_INPUT.*{which} is .*above 0"):
+        compact(log, **{which: rate})
+    assert (len(world.files()), log.refresh(sync=True).head.generations) == (1, ())
+
+
+def test_a_compactor_with_an_old_picture_leaves_no_lock_behind(world):
+    faults = Faults()
+    with compaction.compacting(world.log(faults)):
+        faults.next_read("stale")
+    with compaction.compacting(world.log()):
+        pass
+
+
 KEYS = {
     pa.int64(): [1, -5, 2**60],
     pa.binary(): [b"", b"a", b"\xff"],
@@ -250,6 +279,34 @@ def test_a_key_may_be_of_any_type_that_is_a_single_value(tmp_path, monkeypatch, 
         row for p in pieces for r in read_slice(log.storage, log.topic.uuid, p, schema) for row in r.batch.to_pylist()
     ]
     assert rows == [{"k": key, "v": 2} for key in KEYS[kind]]
+
+
+@pytest.mark.parametrize("kind", [pa.struct([("a", pa.int64())]), pa.list_(pa.int64()), pa.null()], ids=str)
+def test_a_version_that_cannot_be_compared_is_refused_when_the_topic_is_made(tmp_path, kind):
+    metadata = World(tmp_path).metadata()
+    with pytest.raises(InvalidInput, match=r"LEDGER_INVALID_OPTION.*versionColumn 'n' is of type .*single value"):
+        topics.create_topic(metadata, "x", pa.schema([("k", pa.string()), ("n", kind)]), key="k", version_column="n")
+    with pytest.raises(InvalidInput, match=r"LEDGER_INVALID_OPTION.*versionColumn 'k' is the key"):
+        topics.create_topic(metadata, "x", SCHEMA, key="k", version_column="k")
+    assert topics.list_topics(metadata) == ["t"]
+
+
+def test_a_key_whose_version_is_not_a_number_is_not_lost(tmp_path):
+    schema = pa.schema([("k", pa.string()), ("v", pa.int64()), ("n", pa.float64())])
+    world = World(tmp_path)
+    world.topic = topics.create_topic(world.metadata(), "x", schema, key="k", version_column="n")
+    log = world.log()
+    nan = float("nan")
+    writer = EntryWriter(log.storage, world.topic.uuid, 0, schema)
+    rows = [("a", 1, nan), ("a", 2, 0.5), ("a", 3, nan), ("b", 4, nan), ("c", 5, None), ("c", 6, nan)]
+    writer.write(pa.RecordBatch.from_pylist([dict(zip("kvn", row, strict=True)) for row in rows], schema=schema))
+    protocol.append(log, protocol.Batch(log.clock.new_id(), (writer.close(),), schema))
+    view = log.refresh(sync=True)
+    pieces = compaction.table(log, view, EARLIEST, view.head.end)
+    found = [
+        r.batch.column("v").to_pylist() for p in pieces for r in read_slice(log.storage, log.topic.uuid, p, schema)
+    ]
+    assert found == [[2, 4, 6]]
 
 
 def test_progress_is_told_and_rates_are_kept(tmp_path):
@@ -287,8 +344,8 @@ def test_tombstones_go_when_every_reader_is_past_them_and_not_before(world):
 
 
 def test_an_interrupted_compaction_leaves_nothing_behind(world, monkeypatch):
-    monkeypatch.setattr(compaction, "BATCH_ROWS", 2)
-    monkeypatch.setattr(compaction, "FILE_ROWS", 4)
+    monkeypatch.setattr(compacted, "BATCH_ROWS", 2)
+    monkeypatch.setattr(compacted, "FILE_ROWS", 4)
     log = world.log()
     for value in range(8):
         world.put(log, (f"k{value}", value), (f"l{value}", value))
@@ -348,8 +405,8 @@ def test_a_topic_without_a_key_or_with_a_nested_one_is_refused(tmp_path):
 
 
 def test_a_position_is_found_by_binary_search_in_several_files(world, monkeypatch):
-    monkeypatch.setattr(compaction, "BATCH_ROWS", 2)
-    monkeypatch.setattr(compaction, "FILE_ROWS", 4)
+    monkeypatch.setattr(compacted, "BATCH_ROWS", 2)
+    monkeypatch.setattr(compacted, "FILE_ROWS", 4)
     log = world.log()
     for value in range(12):
         world.put(log, (f"k{value}", value), ("x", value))

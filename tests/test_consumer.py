@@ -14,6 +14,7 @@ from pyspark_ledger.consumer import Consumer
 from pyspark_ledger.cursor import CursorHandle, CursorNode, RevisionController
 from pyspark_ledger.errors import Fenced, InvalidInput
 from pyspark_ledger.position import Position
+from pyspark_ledger.runs import Runs
 
 
 @pytest.fixture
@@ -93,6 +94,25 @@ def test_a_crash_loses_at_most_the_acknowledgements_of_the_last_second(world):
     second = consumer(world)
     assert numbers(take(second, 3)) == [4, 5, 6]
     second.close()
+
+
+def test_an_acknowledgement_costs_the_same_however_many_gaps_there_are(world, monkeypatch):
+    subscriber = consumer(world)
+    messages = take(subscriber)
+    merged = []
+    merge = Runs.__or__
+    monkeypatch.setattr(Runs, "__or__", lambda runs, other: merged.append(runs) or merge(runs, other))
+    for message in messages[::2]:
+        subscriber.acknowledge(message)
+    subscriber.acknowledge_cumulative(messages[4])
+    assert merged == []  # until they are written
+    subscriber.negative_acknowledge(messages[8])  # done already
+    subscriber.negative_acknowledge(messages[3])  # so is this
+    assert take(subscriber) == []
+    subscriber.flush()
+    stats = handle(world).stats()
+    assert (stats.mark_delete, stats.individual_acks) == (Position(0, 1, 2), 12)
+    subscriber.close()
 
 
 def test_cumulative_acknowledgement_moves_the_mark(world):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 import pytest
 from helpers import IDS, World, append, append_ids
@@ -15,8 +15,9 @@ from pyspark_ledger.clock import SeededClock
 from pyspark_ledger.cursor import CursorHandle, CursorNode, RevisionController
 from pyspark_ledger.errors import Conflict, CursorUnderRevision, Fenced, InvalidInput, NotFound
 from pyspark_ledger.memory import Crash, Faults
-from pyspark_ledger.port import OwnerKey, ReviserKey
+from pyspark_ledger.port import Create, CursorKey, OwnerKey, ReviserKey, RootKey
 from pyspark_ledger.position import Position
+from pyspark_ledger.records import Holder
 from pyspark_ledger.runs import Runs
 
 # -- runs ------------------------------------------------------------------------------------------------------------
@@ -194,6 +195,38 @@ def test_a_subscription_that_is_not_there_is_named(world):
         CursorHandle(world.log(), "../x")
 
 
+BAD = {
+    "5 is no place to reset to": lambda cursor: cursor.reset(5),
+    "None is no place to reset to": lambda cursor: cursor.reset(None),
+    r"date\(2026, 1, 1\) is no place to reset to": lambda cursor: cursor.reset(date(2026, 1, 1)),
+    "5 is not a position": lambda cursor: cursor.mark_delete(5),
+    "property 'a' is 'x'": lambda cursor: cursor.mark_delete("0:1:0", properties={"a": "x"}),
+    f"property 'a' is {1 << 63}": lambda cursor: cursor.mark_delete("0:1:0", properties={"a": 1 << 63}),
+    "property 1 is 2": lambda cursor: cursor.mark_delete("0:1:0", properties={1: 2}),
+    r"properties are \['a'\]": lambda cursor: cursor.mark_delete("0:1:0", properties=["a"]),
+    "cannot skip 0.5 records": lambda cursor: cursor.skip(0.5),
+    "cannot skip -1 records": lambda cursor: cursor.skip(-1),
+    "operation_id is 'again'": lambda cursor: cursor.skip(1, operation_id="again"),
+    "operation_id is b'again'": lambda cursor: cursor.rewind(operation_id=b"again"),
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_bad_input_is_named_before_anything_is_done(world, words):
+    before = node(world).refresh(sync=True)
+    faults = Faults()
+    with pytest.raises(InvalidInput, match=rf"^\[LEDGER_INVALID_\w+\] .*{words}"):
+        BAD[words](handle(world, faults))
+    assert (faults.transacts, node(world).refresh(sync=True)) == (0, before)
+
+
+def test_a_subscription_that_would_begin_nowhere_is_not_made(world):
+    with pytest.raises(InvalidInput, match="LEDGER_INVALID_POSITION"):
+        CursorNode(world.log(), "s").ensure(5)
+    with pytest.raises(NotFound):
+        handle(world).stats()
+
+
 # -- revisions (PIP-269) ---------------------------------------------------------------------------------------------
 
 
@@ -215,6 +248,41 @@ def test_a_dead_resetter_cannot_block_the_cursor_for_ever(world):
     dead.log.metadata.close()  # its session ends
     assert handle(world).reset("latest").revision == 1
     assert world.log().metadata.read(ReviserKey(world.topic.uuid, "s")) is None
+
+
+def test_a_dead_resetter_does_not_stop_acknowledgements_from_outside(world):
+    dead = node(world)
+    RevisionController(dead).start_revision()
+    dead.log.metadata.close()
+    handle(world).mark_delete(at(world, 5))
+    assert (ordinal(world), handle(world).stats().revision) == (5, 0)
+
+
+def test_a_resetter_or_an_owner_with_an_old_picture_leaves_no_node_behind(world):
+    faults = Faults()
+    cursor = node(world, faults)
+    controller, owner = RevisionController(cursor), Attachment(cursor)
+    for come, go in ((controller.start_revision, controller.give_up), (owner.attach, owner.detach)):
+        come()
+        faults.next_read(None, "stale")  # the cursor, its holder
+        go()
+    assert [key for key in holders(world) if world.metadata().read(key) is not None] == []
+
+
+def test_a_node_that_was_left_behind_means_nothing_and_is_replaced(world):
+    node(world)
+    left = world.metadata()
+    left.transact([Create(key, Holder(b"x" * 16, "gone", 0), ephemeral=True) for key in holders(world)])
+    stats = handle(world).stats()
+    assert (stats.owner, stats.revising_seconds) == ("", None)
+    assert handle(world).reset(at(world, 6)).revision == 1
+    assert Attachment(node(world), name="new").attach().ordinal == 6
+    assert handle(world).stats().owner == "new"
+    assert [world.metadata().read(key) is None for key in holders(world)] == [False, True]
+
+
+def holders(world):
+    return OwnerKey(world.topic.uuid, "s"), ReviserKey(world.topic.uuid, "s")
 
 
 def test_a_resetter_that_was_thought_dead_changes_nothing_I6(world):
@@ -358,6 +426,24 @@ def test_an_owner_that_was_away_is_fenced_and_changes_nothing_I6(world):
     assert (ordinal(world), handle(world).stats().owner) == (12, "new")
 
 
+@pytest.mark.parametrize(("left", "lag"), [(False, 1), (True, 2), (True, 3)])
+def test_an_owner_whose_picture_of_the_cursor_is_old_is_fenced_all_the_same_I6(world, left, lag):
+    faults = Faults()
+    away = node(world, faults)
+    old = Attachment(away)
+    old.attach()
+    away.log.metadata.expire()
+    world.clock.sleep(60)
+    new = Attachment(node(world), name="new")
+    new.attach()
+    if left:
+        new.detach()
+    faults.lag = lambda: lag
+    faults.next_read("stale")  # the cursor as it was before the other came
+    with pytest.raises(Fenced, match=f"taken over by {'somebody who has left since' if left else 'new'}"):
+        old.verified()
+
+
 def test_an_owner_that_was_away_and_not_replaced_attaches_again(world):
     away = node(world)
     owner = Attachment(away)
@@ -414,3 +500,42 @@ def test_a_cursor_in_use_is_not_deleted(world):
     handle(world).delete()
     with pytest.raises(NotFound):
         handle(world).stats()
+
+
+def test_a_cursor_that_somebody_attaches_to_in_between_is_not_deleted(world):
+    node(world)
+    deleting = handle(world)
+    metadata = deleting._log.metadata
+    transact = metadata.transact
+
+    def attached_first(ops):
+        metadata.transact = transact
+        Attachment(node(world), name="billing").attach()
+        transact(ops)
+
+    metadata.transact = attached_first
+    with pytest.raises(Conflict, match=r"LEDGER_CURSOR_IN_USE.*billing"):
+        deleting.delete()
+    assert handle(world).stats().owner == "billing"
+
+
+def test_a_cursor_that_is_being_reset_is_not_deleted(world):
+    controller = RevisionController(node(world))
+    controller.start_revision()
+    with pytest.raises(CursorUnderRevision, match="'s' is being reset"):
+        handle(world).delete()
+    controller.give_up()
+    handle(world).delete()
+
+
+@pytest.mark.parametrize("fault", ["applied_then_lost", "lost_before", "delayed", "expired"])
+def test_a_delete_whose_answer_is_lost_is_done_once_I14(world, fault):
+    faults = Faults()
+    node(world)
+    deleting = handle(world, faults)
+    faults.next_transact(fault)
+    deleting.delete()
+    world.server.deliver_delayed()
+    assert [key for key in world.metadata().children(RootKey(world.topic.uuid)) if isinstance(key, CursorKey)] == []
+    with pytest.raises(NotFound, match="LEDGER_CURSOR_NOT_FOUND"):
+        deleting.delete()

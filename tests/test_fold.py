@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from itertools import pairwise
 
 import pyarrow as pa
@@ -52,6 +54,32 @@ def test_a_fold_is_the_models_however_it_is_cut_and_spilled(rows, versioned, cut
     finally:
         fold._MERGE_ROWS, fold._SPILL_ROWS = before
     assert (found.records.to_pylist(), found.tombstones.to_pylist()) == model(rows, versioned)
+
+
+VERSIONS = [
+    pa.array(["", "a", "aa", "b", "é"]),
+    pa.array([b"", b"\x00", b"a", b"\xff"]),
+    pa.array([-1.5, 0.0, 2.0]),
+    pa.array([False, True]),
+    pa.array([date(1969, 1, 1), date(2026, 1, 1)]),
+    pa.array([datetime(1, 1, 1), datetime(2026, 1, 1)], pa.timestamp("us")),
+    pa.array([time(1), time(2)], pa.time64("ns")),
+    pa.array([timedelta(-1), timedelta(1)], pa.duration("us")),
+    pa.array([Decimal("-1.10"), Decimal("2.00")], pa.decimal128(20, 2)),
+]
+
+
+@pytest.mark.parametrize("versions", VERSIONS, ids=lambda versions: str(versions.type))
+@pytest.mark.parametrize("spill_rows", [1, 1 << 20])
+def test_the_highest_version_wins_whatever_type_versions_have(monkeypatch, versions, spill_rows):
+    """Not every type has a maximum by group in Arrow: this holds from the oldest pyarrow that is supported on."""
+    monkeypatch.setattr(fold, "_MERGE_ROWS", 1)
+    monkeypatch.setattr(fold, "_SPILL_ROWS", spill_rows)
+    for order in (versions, versions[::-1]):
+        folded = Fold(versioned=True)
+        for row in range(len(order)):
+            folded.add(pa.array(["k"]), pa.array([row]), pa.array([False]), order[row : row + 1])
+        assert order.take(folded.survivors().records) == versions[-1:]
 
 
 def batch(**columns):

@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 
 from pyspark_ledger import append as protocol
 from pyspark_ledger import gc, mask, policies, scan
+from pyspark_ledger.client import LedgerClient
 from pyspark_ledger.clock import SeededClock
 from pyspark_ledger.dedup import Claim
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.limits import Limits
+from pyspark_ledger.memory import MemoryMetadata, MemoryServer
 from pyspark_ledger.policies import UNCHANGED
-from pyspark_ledger.port import CommitKey, DedupKey
+from pyspark_ledger.port import CommitKey, DedupKey, NamespaceKey
 from pyspark_ledger.position import Position
+from pyspark_ledger.reader import Reader
 from pyspark_ledger.record_ids import IdColumns, Ranges
 from pyspark_ledger.zk_metadata import codec
 
@@ -36,6 +39,23 @@ def ids_of(log):
 def last_ids(log):
     log.refresh(sync=True)
     return {state.name: state.sequence for state in log.producers()[1].all()}
+
+
+def test_a_reader_looks_for_its_position_only_when_it_is_asked_where_it_is(world, monkeypatch):
+    """Looking for the next record that is not masked takes longer the longer the entry is."""
+    log = world.log()
+    append_ids(log, [[("a", 1)]])
+    append_ids(log, [[("a", n) for n in range(100)]])
+    searched = []
+    skip = mask.skip
+    monkeypatch.setattr(mask, "skip", lambda *where: searched.append(where) or skip(*where))
+    reader = Reader(log, "earliest", "latest")
+    records = iter(reader)
+    assert [next(records)["seq"] for _ in range(50)] == list(range(1, 51))
+    assert searched == []
+    assert reader.position == Position(0, 1, 51)
+    assert [record["seq"] for record in records] == list(range(51, 100))
+    assert (reader.position, len(searched)) == (Position(0, 2, 0), 1)
 
 
 # -- what gets in ---------------------------------------------------------------------------------------------------
@@ -209,8 +229,6 @@ def test_the_interval_between_snapshots_is_a_policy(world):
     for number in range(7):
         append_ids(log, [[("a", number)]])
     assert log.refresh(sync=True).head.ledger == 3
-    with pytest.raises(InvalidInput, match="snapshot_commits is 20000"):
-        policies.change(log, UNCHANGED, 20_000, UNCHANGED)
 
 
 def test_recovery_reads_no_data(world, monkeypatch):
@@ -346,6 +364,38 @@ def test_with_deduplication_off_a_writer_that_asks_for_it_is_refused(tmp_path):
     policies.change(log, True, UNCHANGED, UNCHANGED)
     append(other, 4, claim=Claim("p", 2))
     assert world.read() == [1, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "problem"),
+    [
+        (("off", UNCHANGED, UNCHANGED), "deduplication is 'off': it must be True, False, or None"),
+        ((1, UNCHANGED, UNCHANGED), "deduplication is 1"),
+        ((UNCHANGED, 20_000, UNCHANGED), "snapshot_commits is 20000"),
+        ((UNCHANGED, -1, UNCHANGED), "snapshot_commits is -1: it must be a whole number from 1 to 10000"),
+        ((UNCHANGED, 1.5, UNCHANGED), "snapshot_commits is 1.5"),
+        ((UNCHANGED, True, UNCHANGED), "snapshot_commits is True"),
+        ((UNCHANGED, UNCHANGED, 60), "evict_producers_after is 60: it must be a timedelta"),
+        ((UNCHANGED, UNCHANGED, timedelta(0)), "evict_producers_after is datetime.timedelta"),
+        ((True, "often", UNCHANGED), "snapshot_commits is 'often'"),
+    ],
+)
+def test_policies_that_make_no_sense_are_refused_and_change_nothing(world, wanted, problem):
+    log = world.log()
+    before = log.refresh(sync=True)
+    with pytest.raises(InvalidInput, match=f"LEDGER_INVALID_POLICY.*{problem}"):
+        policies.change(log, *wanted)
+    assert log.refresh(sync=True).version == before.version
+
+
+def test_a_namespaces_policy_is_checked_before_the_namespace_is_made(tmp_path):
+    metadata = MemoryMetadata(MemoryServer())
+    client = LedgerClient(storage=str(tmp_path), metadata=metadata)
+    for wanted in ("off", None):
+        with pytest.raises(InvalidInput, match=r"LEDGER_INVALID_POLICY.*must be True or False"):
+            client.set_namespace_policies(deduplication=wanted)
+    assert metadata.read(NamespaceKey()) is None
+    client.set_namespace_policies(deduplication=False)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import click
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.position import Position
 
+RATE = click.FloatRange(min=0, min_open=True)  # records per second
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyspark_ledger.cli.arguments import duration, duration_or_never
+from pyspark_ledger.cli.arguments import RATE, duration, duration_or_never
 from pyspark_ledger.cli.base import Commands, Session
 from pyspark_ledger.cli.output import Row
 from pyspark_ledger.cli.reading import peek, read
@@ -180,8 +180,8 @@ def set_config(
 @click.argument("topic")
 @click.option("--engine", type=click.Choice(["local", "spark"]), default="local", show_default=True,
               help="In this process, or as a Spark job.")  # fmt: skip
-@click.option("--read-rate", type=float, help="Records per second to read at most (local).")
-@click.option("--write-rate", type=float, help="Records per second to write at most (local).")
+@click.option("--read-rate", type=RATE, help="Records per second to read at most (local).")
+@click.option("--write-rate", type=RATE, help="Records per second to write at most (local).")
 @click.option(
     "--every", callback=duration, metavar="DURATION", help="Do it again and again, as in 10m, until interrupted."
 )
@@ -224,7 +224,7 @@ def _compact(
 
 
 def _told(topic: str, stats: CompactionStats | None) -> str:
-    if stats is None:
+    if stats is None or not stats.generation:
         return f"{topic}: nothing to compact"
     share = f"{stats.records:,} of {stats.records_before:,} records"
     return f"{topic}: generation {stats.generation}, {share}, {stats.bytes:,} bytes, horizon {stats.horizon}"

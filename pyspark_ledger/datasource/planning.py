@@ -22,7 +22,6 @@ from pyspark_ledger.position import Position
 from pyspark_ledger.reader import Rows, projection, read_slice
 from pyspark_ledger.scan import Slice, earliest, position_at_time, share
 from pyspark_ledger.storage import open_storage
-from pyspark_ledger.token_ids import Place
 
 METADATA = "_metadata"
 METADATA_TYPE = StructType(
@@ -169,7 +168,7 @@ def _with_metadata(rows: Rows, target: pa.Schema, partition: LedgerPartition) ->
         "sequenceId": sequence,
         "epoch": partition.epoch,
         "revision": partition.revision,
-        "token": Place(partition.uuid, piece.ledger, piece.entry).tokens(index) if piece.mints else None,
+        "token": rows.tokens(),
     }
     kind = target.field(METADATA).type
     columns = [
