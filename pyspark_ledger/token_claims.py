@@ -7,6 +7,7 @@ all free, as in a topic that is read in order, are decided run by run; everythin
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import TypeVar
 
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 
 from pyspark_ledger import mask
 from pyspark_ledger.bitmap import Bitmap
-from pyspark_ledger.errors import Conflict
+from pyspark_ledger.errors import Conflict, CorruptData
 from pyspark_ledger.port import Op
 from pyspark_ledger.record_ids import Accepted
 from pyspark_ledger.records import Entry
@@ -80,11 +81,15 @@ class Spending:
         group = self._groups.group(place.uuid)
         if group is None:
             return None
-        found = group.number(group.log.view(), place)
-        if found is None and group not in self._looked:
-            self._looked.add(group)  # a picture may be too old to know the place
-            found = group.number(group.log.refresh(sync=True), place)
-        return found
+        if group not in self._looked:
+            # A picture may be too old to know the place, or so old that gc has deleted what it names.
+            with suppress(CorruptData):
+                found = group.number(group.log.view(), place)
+                if found is not None:
+                    return found
+            self._looked.add(group)
+            group.log.refresh(sync=True)
+        return group.number(group.log.view(), place)
 
     def _spans(
         self, claims: pa.Table, codes: pa.Array, places: list[Numbered | None]

@@ -394,6 +394,18 @@ def test_a_bitmap_whose_file_is_swept_meanwhile_is_read_again_I11(pipeline, monk
     assert mine.consume(tokens) == [number % 2 == 1 and number != 1 for number in range(40)]
 
 
+def test_a_picture_of_the_topic_that_gc_has_overtaken_is_taken_again(pipeline):
+    tokens = [token for _ in range(6) for token in pipeline.order(1)]  # more than a ledger
+    mine = pipeline.tokens()
+    assert mine.present(tokens) == [True] * 6
+    for _ in range(9):  # the index that it knows is superseded,
+        pipeline.order(1)
+    for _ in range(3):  # and gone
+        gc.collect(pipeline.log())
+    mine.log.files._remembered.clear()
+    assert mine.consume(tokens) == [True] * 6
+
+
 def test_a_file_that_may_still_be_named_is_not_swept_I12(pipeline):
     blobs = Blobs(pipeline.world.storage, "somewhere", pipeline.world.clock)
     old, named, coming = blobs.stage(b"1", 1), blobs.stage(b"22", 2), blobs.stage(b"333", 3)
