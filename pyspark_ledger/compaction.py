@@ -95,6 +95,7 @@ class Work:
     read: int
     generation: int
     tombstones_from: Position
+    started_ms: int
 
     @property
     def target(self) -> pa.Schema:
@@ -117,7 +118,7 @@ def work_of(log: Log, view: View, start: Position, end: Position) -> Work:
     return Work(
         log.storage.uri, log.topic.uuid, view.head.gc_epoch, log.schema(view.head.schema_id), log.topic.key,
         log.topic.version_column, tuple(sources(log, view, start, end, EARLIEST)), end, view.head.records,
-        previous.number + 1 if previous else 1, pins.tombstones_from(log, view),
+        previous.number + 1 if previous else 1, pins.tombstones_from(log, view), log.clock.now_ms(),
     )  # fmt: skip
 
 
@@ -152,6 +153,7 @@ def publish(log: Log, work: Work, bounds: list[Bound]) -> Generation:
         bytes=sum(file.length for file in files),
         read=work.read,
         finished_ms=log.clock.now_ms(),
+        started_ms=work.started_ms,
         tombstones_from=work.tombstones_from,
     )
     _publish(log, generation, files)
@@ -350,6 +352,7 @@ class CompactionStats:
     records: int
     records_before: int
     bytes: int
+    started_ms: int
     finished_ms: int
     backlog_records: int  # written since
     running_since_ms: int | None  # of a run that has not finished
@@ -362,7 +365,8 @@ def stats(log: Log) -> CompactionStats | None:
     since = running.record.since_ms if running else None
     records, last = view.head.records, newest(view)
     if last is None:
-        return CompactionStats(0, EARLIEST, 0, 0, 0, 0, records, since) if running else None
+        return CompactionStats(0, EARLIEST, 0, 0, 0, 0, 0, records, since) if running else None
     return CompactionStats(
-        last.number, last.horizon, last.records, last.read, last.bytes, last.finished_ms, records - last.read, since
-    )
+        last.number, last.horizon, last.records, last.read, last.bytes, last.started_ms, last.finished_ms,
+        records - last.read, since,
+    )  # fmt: skip

@@ -102,6 +102,7 @@ class Generation:
     bytes: int
     read: int  # records before the horizon
     finished_ms: int
+    started_ms: int = 0
     tombstones_from: Position = EARLIEST  # tombstones before this are dropped: no reader needs them any more
 
 

@@ -99,7 +99,7 @@ HEAD = Head(
     gc_marks=(10, 20_000),
     index=(FILE, FILE),
     policies=Policies(False, 10, 1_000),
-    generations=(Generation(3, Position(1, 2, 3), FILE, 5, 6, 7, 8, Position(0, 1, 2)),),
+    generations=(Generation(3, Position(1, 2, 3), FILE, 5, 6, 7, 8, 4, Position(0, 1, 2)),),
 )
 PRODUCER = ProducerState("p", -1, "a query", UUID, (UUID, "", "a run"), b"", 0, 0)
 DEVICE = ProducerState("d", 5, "", "", (), b"", 0, 9, per_record=True)

@@ -49,6 +49,7 @@ def compacted(stats: CompactionStats | None) -> Row | None:
         "records_before": stats.records_before,
         "bytes": stats.bytes,
         "finished": moment(stats.finished_ms),
+        "seconds": (stats.finished_ms - stats.started_ms) / 1000,
         "backlog_records": stats.backlog_records,
         "running_since": moment(stats.running_since_ms),
     }

@@ -24,7 +24,7 @@ from pyspark_ledger.log import Log, View
 from pyspark_ledger.metrics.families import FAMILIES
 from pyspark_ledger.port import CompactorKey, CursorKey, RootKey
 from pyspark_ledger.position import Position
-from pyspark_ledger.records import Commit, Generation, ProducerState
+from pyspark_ledger.records import Commit, ProducerState
 from pyspark_ledger.tokens import Tokens
 
 logger = logging.getLogger(__name__)
@@ -98,8 +98,6 @@ class _Topic:
         self._dropped = 0
         self._records: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
-        self._seen_running: tuple[int, int] | None = None  # a run, and the newest generation it began after
-        self._duration: tuple[int, float] | None = None  # a generation, and how long it took
 
     def samples(self) -> Iterator[Sample]:
         view = self._log.refresh()
@@ -137,7 +135,6 @@ class _Topic:
         last, labels = newest(view), (self._name,)
         running = self._log.metadata.read(CompactorKey(self._log.topic.uuid))
         since_ms = self._log.clock.now_ms() - running.record.since_ms if running else 0
-        self._time(last, running.record.since_ms if running else None)
         yield "ledger_compaction_running", labels, running is not None
         yield "ledger_compaction_running_seconds", labels, max(0, since_ms) / 1000
         if last is not None:
@@ -149,19 +146,7 @@ class _Topic:
             yield "ledger_compaction_ratio", labels, last.records / last.read
             yield "ledger_compaction_backlog_records", labels, view.head.records - last.read
             yield "ledger_compaction_finished_timestamp_seconds", labels, last.finished_ms / 1000
-            if self._duration is not None and self._duration[0] == last.number:
-                yield "ledger_compaction_duration_seconds", labels, self._duration[1]
-
-    def _time(self, last: Generation | None, since_ms: int | None) -> None:
-        """A generation that follows a run we saw took from that run's start until it was published. A run that is gone
-        and has published nothing has failed."""
-        number, finished_ms = (last.number, last.finished_ms) if last else (0, 0)
-        if self._seen_running is not None:
-            began_ms, after = self._seen_running
-            if number == after + 1 and finished_ms >= began_ms:
-                self._duration = (number, (finished_ms - began_ms) / 1000)
-        under_way = since_ms is not None and finished_ms < since_ms
-        self._seen_running = (since_ms, number) if since_ms is not None and under_way else None
+            yield "ledger_compaction_duration_seconds", labels, (last.finished_ms - last.started_ms) / 1000
 
     def _of_producers(self) -> Iterator[Sample]:
         _, states = self._log.producers()

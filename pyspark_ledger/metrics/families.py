@@ -63,10 +63,7 @@ FAMILIES = {
     "ledger_compaction_ratio": Family("Records in the newest generation, of those before its horizon."),
     "ledger_compaction_backlog_records": Family("Records after the compaction horizon."),
     "ledger_compaction_finished_timestamp_seconds": Family("When the newest generation was published."),
-    "ledger_compaction_duration_seconds": Family(
-        "How long the newest generation took to make, if a scrape saw it being made: a run between two scrapes is not "
-        "timed."
-    ),
+    "ledger_compaction_duration_seconds": Family("How long the newest generation took to make."),
     "ledger_compaction_running": Family("1 while somebody compacts the topic."),
     "ledger_compaction_running_seconds": Family("How long the compaction that runs now has been running; else 0."),
 }

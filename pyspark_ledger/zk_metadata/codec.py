@@ -250,6 +250,7 @@ def _dump_generation(generation: Generation) -> pb.Generation:
         size=generation.bytes,
         read=generation.read,
         finished_ms=generation.finished_ms,
+        started_ms=generation.started_ms,
         tombstones_from=_dump_position(generation.tombstones_from),
     )
 
@@ -263,6 +264,7 @@ def _load_generation(generation: pb.Generation) -> Generation:
         bytes=generation.size,
         read=generation.read,
         finished_ms=generation.finished_ms,
+        started_ms=generation.started_ms,
         tombstones_from=_load_position(generation.tombstones_from),
     )
 

@@ -128,7 +128,7 @@ class Policies(_message.Message):
     def __init__(self, deduplication: bool = ..., snapshot_commits: _Optional[int] = ..., evict_producers_ms: _Optional[int] = ...) -> None: ...
 
 class Generation(_message.Message):
-    __slots__ = ("number", "horizon", "manifest", "records", "size", "read", "finished_ms", "tombstones_from")
+    __slots__ = ("number", "horizon", "manifest", "records", "size", "read", "finished_ms", "tombstones_from", "started_ms")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     HORIZON_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
@@ -137,6 +137,7 @@ class Generation(_message.Message):
     READ_FIELD_NUMBER: _ClassVar[int]
     FINISHED_MS_FIELD_NUMBER: _ClassVar[int]
     TOMBSTONES_FROM_FIELD_NUMBER: _ClassVar[int]
+    STARTED_MS_FIELD_NUMBER: _ClassVar[int]
     number: int
     horizon: Position
     manifest: FileRef
@@ -145,7 +146,8 @@ class Generation(_message.Message):
     read: int
     finished_ms: int
     tombstones_from: Position
-    def __init__(self, number: _Optional[int] = ..., horizon: _Optional[_Union[Position, _Mapping]] = ..., manifest: _Optional[_Union[FileRef, _Mapping]] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., read: _Optional[int] = ..., finished_ms: _Optional[int] = ..., tombstones_from: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+    started_ms: int
+    def __init__(self, number: _Optional[int] = ..., horizon: _Optional[_Union[Position, _Mapping]] = ..., manifest: _Optional[_Union[FileRef, _Mapping]] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., read: _Optional[int] = ..., finished_ms: _Optional[int] = ..., tombstones_from: _Optional[_Union[Position, _Mapping]] = ..., started_ms: _Optional[int] = ...) -> None: ...
 
 class Head(_message.Message):
     __slots__ = ("format", "uuid", "name", "schema_id", "ledger", "ledger_first_commit", "ledger_opened_ms", "ledger_bytes", "next_commit", "next_entry", "last_publish_ms", "records", "size", "gc_epoch", "gc_floor", "gc_marks", "index", "gc_kept", "gc_kept_before", "policies", "generations", "tokens")
