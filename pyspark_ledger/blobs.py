@@ -25,13 +25,7 @@ class Blobs:
     def stage(self, data: bytes, version: int) -> FileRef:
         """Durable when it returns. ``version`` is the one that the node will have if it names this file."""
         uid = self._clock.new_id()
-        sink = self._storage.create(names.versioned_file(self._folder, version, uid))
-        try:
-            sink.write(data)
-        except BaseException:
-            sink.abandon()
-            raise
-        sink.close()
+        self._storage.write(names.versioned_file(self._folder, version, uid), data)
         return FileRef(version, uid, len(data), len(data), xxhash.xxh3_64_intdigest(data))
 
     def fetch(self, file: FileRef) -> bytes:

@@ -58,13 +58,7 @@ class TopicFiles:
             writer.write_table(table)
         data = buffer.getvalue()
         uid = self._clock.new_id()
-        sink = self.storage.create(names.staged_file(self.uuid, epoch, uid))
-        try:
-            sink.write(data)
-        except BaseException:
-            sink.abandon()
-            raise
-        sink.close()
+        self.storage.write(names.staged_file(self.uuid, epoch, uid), data)
         return FileRef(epoch, uid, data.size, data.size, xxhash.xxh3_64_intdigest(data))
 
     def fetch(self, ref: FileRef) -> list[dict[str, Any]]:

@@ -63,6 +63,16 @@ class Storage(ABC):
     @abstractmethod
     def delete(self, path: str) -> None: ...
 
+    def write(self, path: str, data: bytes | pa.Buffer) -> None:
+        """A whole file at once; durable when it returns."""
+        sink = self.create(path)
+        try:
+            sink.write(data)
+        except BaseException:
+            sink.abandon()
+            raise
+        sink.close()
+
     def where(self, path: str) -> str:
         """A file's full name, for messages."""
         return f"{self.uri.rstrip('/')}/{path}"

@@ -21,17 +21,22 @@ from pyspark_ledger.port import (
     CursorKey,
     DedupKey,
     Delete,
+    EntityKey,
     HeadKey,
     LedgerKey,
     Metadata,
     NamespaceKey,
     Op,
+    OutboxKey,
     OwnerKey,
     PinKey,
     Put,
     ReviserKey,
     RootKey,
     SchemaKey,
+    TokenBlockKey,
+    TokenChunkKey,
+    TokenGroupKey,
     TopicKey,
     TopicsKey,
     TransactionLost,
@@ -42,6 +47,7 @@ from pyspark_ledger.records import (
     Commit,
     Cursor,
     DedupSnapshot,
+    Entity,
     Entry,
     FileRef,
     Generation,
@@ -55,6 +61,9 @@ from pyspark_ledger.records import (
     ProducerState,
     Record,
     Schema,
+    TokenBlock,
+    TokenChunk,
+    TokenGroup,
     Topic,
 )
 from pyspark_ledger.zk_metadata import codec, paths
@@ -80,6 +89,8 @@ COMMIT = Commit(
     run="0b5d6a7e-97b5-4c4c-9d2f-1f6f0e4b9a11",
     sequence=41_007,
     digest=b"d" * 16,
+    mints=True,
+    tokens_before=77,
 )
 HEAD = Head(
     uuid=UUID,
@@ -100,6 +111,7 @@ HEAD = Head(
     index=(FILE, FILE),
     policies=Policies(False, 10, 1_000),
     generations=(Generation(3, Position(1, 2, 3), FILE, 5, 6, 7, 8, 4, Position(0, 1, 2)),),
+    tokens=88,
 )
 PRODUCER = ProducerState("p", -1, "a query", UUID, (UUID, "", "a run"), b"", 0, 0)
 DEVICE = ProducerState("d", 5, "", "", (), b"", 0, 9, per_record=True)
@@ -137,6 +149,12 @@ NODES: list[tuple[AnyKey, Record]] = [
     (PinKey(UUID, "a-reader"), Pin(Position(4, 5, 6))),
     (ReviserKey(UUID, "billing"), Holder(b"r" * 16, "somebody", 5)),
     (CommitKey(UUID, 41, 41_007), COMMIT),
+    (TokenGroupKey(UUID, "invoices"), TokenGroup(1 << 20, b"\x01\x02", ((7, b"bits"),), b"\x03\x04", 9, (b"o" * 16,))),
+    (TokenChunkKey(UUID, "invoices", 3), TokenChunk(file=FILE)),
+    (TokenBlockKey(UUID, "invoices", "b" * 32), TokenBlock(5, b"bits", 6)),
+    (OutboxKey("billing"), Marker()),
+    (EntityKey("billing", "a/b ?"), Entity(b"{}", None, (b"o" * 16,))),
+    (EntityKey("billing", ""), Entity(b"", FILE)),
 ]
 
 
