@@ -294,6 +294,21 @@ def test_the_first_draft_ships_twice(shop):
     assert shop.shipped == ["parcel for m1"] * 2
 
 
+def test_the_first_draft_processes_two_copies_at_once(shop):
+    """And why an entity has a version: the first story again, without it."""
+    token, entity = shop.order(), {"state": None, "outbox": {}}
+    ran = []
+
+    def slow(state):
+        ran.append(1)
+        if len(ran) == 1:
+            naive(shop, entity, "m1", token, bill("m1"), shop.dispatch)
+        return bill("m1")(entity["state"])
+
+    naive(shop, entity, "m1", token, slow, shop.dispatch)
+    assert entity["state"] == {"orders": ["m1", "m1"]}
+
+
 def test_two_copies_at_once_dispatch_the_same_tokens_I11(dispatching):
     shop = dispatching
     token = shop.order()
