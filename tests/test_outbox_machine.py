@@ -124,9 +124,12 @@ class OutboxMachine(RuleBasedStateMachine):
     def state_and_output_agree(self) -> None:
         if not hasattr(self, "shop"):
             return
-        changes = Counter(order for entity in ENTITIES for order in self.state(entity))
+        server, time = self.shop.world.server, -1
+        while time != server.time:  # looking takes time, and what was delayed may come in between
+            time = server.time
+            changes = Counter(order for entity in ENTITIES for order in self.state(entity))
+            invoices = Counter(self.shop.invoiced())
         assert all(count == 1 for count in changes.values()), "at most one state change"
-        invoices = Counter(self.shop.invoiced())
         assert invoices == changes, "at most one output, and it agrees with the state"
         shipped = self.ship_state()
         assert len(shipped) == len(set(shipped)), "at most one parcel"

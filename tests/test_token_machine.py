@@ -122,17 +122,23 @@ class TokenMachine(RuleBasedStateMachine):
     def a_token_is_there_or_has_one_effect(self) -> None:
         if not hasattr(self, "pipeline"):
             return
-        written = Counter((n % 3 == 2, n // 3) for n in self.pipeline.invoiced())
+        server, time = self.pipeline.world.server, -1
+        while time != server.time:  # looking takes time, and what was delayed may come in between
+            time = server.time
+            written = Counter((n % 3 == 2, n // 3) for n in self.pipeline.invoiced())
+            there_for = {group: self.there(group) for group in (OURS, THEIRS)}
         assert all(count == 1 for count in written.values()), "I11: two effects in one group"
         for theirs, group in ((False, OURS), (True, THEIRS)):
-            known = self.tokens + ([] if theirs else self.minted)
-            present = self.pipeline.tokens(group).present(known)
-            for token, there in zip(known, present, strict=True):
+            for token, there in there_for[group].items():
                 has_effect = (theirs, self.number(token)) in written or (not theirs and token in self.called)
                 assert not (there and has_effect), "I11: an effect, and the token is still there"
                 unknown = not theirs and token in self.lost_calls
                 assert there or has_effect or unknown, "I11: the token is gone, and nothing came of it"
                 assert not ((theirs, self.number(token)) in written and not theirs and token in self.called)
+
+    def there(self, group: str) -> dict[str, bool]:
+        known = self.tokens + (self.minted if group == OURS else [])
+        return dict(zip(known, self.pipeline.tokens(group).present(known), strict=True))
 
     def teardown(self) -> None:
         if not hasattr(self, "pipeline"):
