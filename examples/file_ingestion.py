@@ -15,6 +15,7 @@ from pyspark_ledger import LedgerClient, LocalZooKeeper
 WHOLE_LINE = r"([^\n]*)\n"  # the last one may be half written, and what is in the topic stays as it is
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers: this Python, not the first one in PATH
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 spark = SparkSession.builder.master("local[2]").config("spark.log.level", "ERROR").getOrCreate()
 
 

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark_ledger import LedgerClient, LocalZooKeeper
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers: this Python, not the first one in PATH
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 spark = SparkSession.builder.master("local[2]").config("spark.log.level", "ERROR").getOrCreate()
 
 with LocalZooKeeper() as zookeeper, tempfile.TemporaryDirectory() as folder:

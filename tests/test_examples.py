@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
@@ -74,10 +75,51 @@ def test_an_outbox_bills_ships_and_keeps_balances_once_for_each_order(tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_running_query_is_reset_from_outside_without_a_restart(tmp_path: Path) -> None:
+    printed = run("examples/live_reset.py", scratch=tmp_path)
+    batches = re.findall(r"batch (\d), revision (\d): orders (\d+) to (\d+)", printed)
+    assert batches == [("0", "0", "0", "9"), ("1", "0", "10", "14"), ("2", "1", "5", "14"), ("3", "2", "10", "14")]
+    assert "same run: True" in printed
+    assert printed.count("checkpoint, batch") == 4
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_compacted_table_is_followed_by_its_tail_and_a_deletion_is_seen(tmp_path: Path) -> None:
+    printed = run("examples/compacted_table.py", scratch=tmp_path)
+    state, tail = re.findall(r"batch 0: (.+)", printed), re.findall(r"batch [12]: (.+)", printed)
+    assert state == ["apple 996", "fig 997", "plum 999"]
+    assert tail == ["apple 120", "plum is gone", "pear 80", "fig 95"]
+    table, copy = re.findall(r"(?:table|copy) +(\{.+\})", printed)
+    assert table == copy
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_jobs_of_the_kafka_guide_give_what_the_guide_says(tmp_path: Path) -> None:
+    """The example itself compares every result."""
+    printed = run("examples/kafka_guide.py", scratch=tmp_path)
+    assert [int(number) for number in re.findall(r"^(\d)\. ", printed, re.M)] == [1, 2, 3, 4, 5, 6, 7]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_notebook_runs_from_the_first_cell_to_the_last(tmp_path: Path) -> None:
+    notebook = json.loads((REPOSITORY / "examples" / "notebook.ipynb").read_text())
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert notebook["nbformat"] == 4
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+    printed = run("-c", "\n\n".join("".join(cell["source"]) for cell in cells), scratch=tmp_path)
+    assert "now:             [100, 101, 102, 103, 104, 105, 250]" in printed
+    assert printed.count("[100, 101, 102, 103, 104, 105]\n") == 2
+    assert "only the new:    [250]" in printed
+    assert "trades of ABC: 4" in printed
+    assert list(tmp_path.iterdir()) == []
+
+
 def run(*arguments: str, scratch: Path) -> str:
     """Runs an example as a user would, expects success, and that every process it started ends with it."""
     mark = secrets.token_hex(8)
     environment = os.environ | {MARK: mark, "TMPDIR": str(scratch)}
+    # An example lives for seconds: compile quickly rather than well.
+    environment.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:-UsePerfData")
     done = subprocess.run(
         [sys.executable, *arguments], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=200
     )

@@ -45,6 +45,7 @@ def write(**options: str) -> WriteOptions:
         ("maxOffsetsPerTrigger", "maxRowsPerTrigger"),
         ("minOffsetsPerTrigger", "minRowsPerTrigger"),
         ("subscribe", "topic"),
+        ("subscribePattern", "topic"),
         ("assign", "topic"),
         ("kafka.bootstrap.servers", "zookeeper"),
         ("includeHeaders", "includeMetadata"),
@@ -56,6 +57,7 @@ def write(**options: str) -> WriteOptions:
         ("service.url", "zookeeper"),
         ("maxEntriesPerTrigger", "maxRowsPerTrigger"),
         ("topics", "topic"),
+        ("topicsPattern", "topic"),
     ],
 )
 @pytest.mark.parametrize("parse", [read, write])
