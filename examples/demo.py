@@ -93,7 +93,8 @@ class Query:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "TMPDIR": str(scratch),
             # The job lives for seconds: compile quickly rather than well.
-            "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={scratch} -XX:-UsePerfData -XX:TieredStopAtLevel=1",
+            "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={scratch} -XX:-UsePerfData -XX:TieredStopAtLevel=1 "
+            "-XX:+UseSerialGC",
         }
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(

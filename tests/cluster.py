@@ -127,6 +127,8 @@ class StandaloneCluster:
 
 
 def _spark_home() -> Path:
+    if "SPARK_HOME" in os.environ:
+        return Path(os.environ["SPARK_HOME"])
     spec = importlib.util.find_spec("pyspark")
     assert spec
     assert spec.origin

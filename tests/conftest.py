@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import secrets
 import sys
@@ -22,6 +23,23 @@ if TYPE_CHECKING:
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("search", deadline=None, max_examples=1_000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+# For every JVM that a test starts: none lives long enough to be worth more than quick compilation.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def spark_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """PySpark without the zip of its own Python code, which is then taken from where it is installed. Python keeps
+    nothing of what it compiles from a zip: each of Spark's many Python processes would begin with half a second of
+    that."""
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None or "SPARK_HOME" in os.environ:
+        return
+    home = tmp_path_factory.mktemp("spark")
+    for name in ("bin", "jars", "sbin"):
+        (home / name).symlink_to(Path(found.origin).parent / name)
+    os.environ["SPARK_HOME"] = str(home)
 
 
 @pytest.fixture(scope="session")

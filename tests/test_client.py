@@ -229,7 +229,8 @@ def test_a_program_that_is_killed_again_and_again_writes_every_record_once_I1_I5
 CONSUMER = """
 import sys
 from pyspark_ledger import LedgerClient
-with LedgerClient(sys.argv[1]) as client:
+from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
+with LedgerClient(metadata=ZooKeeperMetadata(sys.argv[1], session_timeout_s=4.0)) as client:
     consumer = client.consumer("orders", "billing")
     for message in consumer:
         if message["order_id"] % 3:

@@ -549,7 +549,7 @@ zookeeper, folder, storage = sys.argv[1:]
 spark = (
     SparkSession.builder.master("local[2,4]")
     .config("spark.ui.enabled", "false").config("spark.log.level", "FATAL").config("spark.sql.shuffle.partitions", "2")
-    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # it does not live long
+    .config("spark.python.unix.domain.socket.enabled", "true")
     .config("spark.sql.streaming.checkpointFileManagerClass",
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager")
     .getOrCreate()
@@ -568,7 +568,7 @@ def flaky(batches, rows=1):
 def very_flaky(batches):
     # Dies when there is a file: the sink has one after 65,536 rows.
     try:
-        yield from flaky(batches, 100_000)
+        yield from flaky(batches, 70_000)
     except RuntimeError:
         deadline = time.monotonic() + 30
         while not any(Path(storage).rglob("*.arrow")) and time.monotonic() < deadline:
@@ -579,7 +579,7 @@ options = {"zookeeper": zookeeper, "checkpointLocation": f"{folder}/checkpoint"}
 stream = spark.readStream.schema("n long").option("maxFilesPerTrigger", 1).json(f"{folder}/input")
 stream = stream.mapInArrow(flaky, "n long").writeStream.format("ledger").options(**options)
 stream.trigger(availableNow=True).start("out").awaitTermination()
-rows = spark.range(0, 360_000, numPartitions=3).withColumnRenamed("id", "n").mapInArrow(very_flaky, "n long")
+rows = spark.range(0, 240_000, numPartitions=3).withColumnRenamed("id", "n").mapInArrow(very_flaky, "n long")
 rows.write.format("ledger").options(zookeeper=zookeeper).mode("append").save("big")
 """
 
@@ -614,9 +614,9 @@ class Driver:
 def test_killed_drivers_and_retried_tasks_write_everything_once_and_in_order_I1_I2_I5(client, tmp_path):
     chance = random.Random(1)
     job = Job(None, client, tmp_path)
-    for n in range(0, 60, 2):
+    for n in range(0, 40, 2):
         job.feed(n, n + 1)
-    for goal in (1, 30):
+    for goal in (1, 20):
         driver = Driver(job)
         try:
             eventually(lambda goal=goal: count(client) >= goal, 120)
@@ -624,12 +624,12 @@ def test_killed_drivers_and_retried_tasks_write_everything_once_and_in_order_I1_
         finally:
             driver.kill()
     Driver(job).finish()
-    assert numbers(client) == list(range(60))
+    assert numbers(client) == list(range(40))
     (state,) = client.producers("out")
-    assert (state.sequence, len(state.past_runs)) == (29, 2)
-    assert len(list(tmp_path.glob("failed-*"))) >= 6 + 3
+    assert (state.sequence, len(state.past_runs)) == (19, 2)
+    assert len(list(tmp_path.glob("failed-*"))) >= 4 + 3
 
-    assert numbers(client, "big") == list(range(360_000))
+    assert numbers(client, "big") == list(range(240_000))
     log = client.log("big")
     named = {entry.file.uid.hex() for commit in log.view().open_commits for entry in log.entries(commit)}
     left_behind = {path for path in files(client, "big") if Path(path).stem not in named}

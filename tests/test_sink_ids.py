@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from helpers import IDS, append_ids
-from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.datasource import LedgerDataSource
 from pyspark_ledger.errors import InvalidInput
 
 pytestmark = pytest.mark.spark
@@ -21,12 +25,15 @@ def client(namespace, storage_root) -> Iterator[LedgerClient]:
         yield client
 
 
-@pytest.fixture
-def readings(spark, tmp_path):
+@pytest.fixture(scope="module")
+def readings(tmp_path_factory) -> str:
     """Six files of readings of five devices: 600 rows whose ids are distinct for each device, in no order."""
-    rows = spark.range(600).selectExpr("concat('device-', id % 5) AS device", "id AS offset", "id * 2 AS value")
-    rows.orderBy(F.xxhash64("offset")).repartition(6).write.parquet(str(tmp_path / "in"))
-    return str(tmp_path / "in")
+    folder = tmp_path_factory.mktemp("readings")
+    offsets = random.Random(1).sample(range(600), 600)
+    for n in range(6):
+        rows = [{"device": f"device-{o % 5}", "offset": o, "value": o * 2} for o in offsets[n * 100 : n * 100 + 100]]
+        pq.write_table(pa.Table.from_pylist(rows), folder / f"{n}.parquet")
+    return str(folder)
 
 
 def ids(client: LedgerClient) -> list[tuple[str, int]]:
@@ -129,10 +136,20 @@ def test_a_stream_over_masked_rows_is_exact_in_its_limits_and_its_order(spark, c
         ({"sequenceColumn": "device", "producerName": "p"}, "sequenceColumn 'device' is of type string"),
     ],
 )
-def test_options_that_make_no_sense_are_refused_before_anything_is_made(spark, client, options, problem):
+def test_options_that_make_no_sense_are_refused_before_anything_is_made(client, options, problem):
+    schema = StructType([StructField("device", StringType()), StructField("offset", LongType())])
+    for writer in ("writer", "streamWriter"):
+        source = LedgerDataSource({"zookeeper": client.zookeeper, "topic": "out", **options})
+        with pytest.raises(InvalidInput, match=rf"LEDGER_INVALID_OPTION.*{problem}"):
+            getattr(source, writer)(schema, overwrite=False)
+    assert client.topics() == []
+
+
+def test_spark_shows_which_option_makes_no_sense(spark, client):
     rows = spark.createDataFrame([("d", 1)], "device string, offset long")
-    with pytest.raises(Exception, match=rf"LEDGER_INVALID_OPTION.*{problem}"):
-        rows.write.format("ledger").mode("append").options(zookeeper=client.zookeeper, **options).save("out")
+    write = rows.write.format("ledger").mode("append").options(zookeeper=client.zookeeper, producerName="p")
+    with pytest.raises(Exception, match=r"LEDGER_INVALID_OPTION.*sequenceColumn 'device' is of type string"):
+        write.option("sequenceColumn", "device").save("out")
     assert client.topics() == []
 
 

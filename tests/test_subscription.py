@@ -277,7 +277,12 @@ def test_a_topic_deleted_under_a_query_is_an_error_by_name_and_leaves_no_node(cl
 
 FOLLOW = """
 import sys, time
+from pyspark_ledger import attachment, client
 from pyspark_ledger.datasource import LedgerDataSource
+from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
+session_s = float(sys.argv[3])
+attachment._GRACE_S = session_s / 2
+client._connect = lambda zookeeper, *_: ZooKeeperMetadata(zookeeper, session_timeout_s=session_s)
 options = dict(zookeeper=sys.argv[1], topic="t", subscription="s", subscriptionType=sys.argv[2], maxRowsPerTrigger="1")
 source = LedgerDataSource(options)
 reader = source.streamReader(source.schema())
@@ -299,10 +304,11 @@ except Exception as error:
 
 
 class Process:
-    """A query's driver-side process: what Spark starts, and ends with SIGTERM."""
+    """A query's driver-side process: what Spark starts, and ends with SIGTERM. How long it is thought alive after its
+    death is how long its successors wait."""
 
-    def __init__(self, client: LedgerClient, kind: str = "exclusive") -> None:
-        arguments = [sys.executable, "-c", FOLLOW, client.zookeeper, kind]
+    def __init__(self, client: LedgerClient, kind: str, session_s: float) -> None:
+        arguments = [sys.executable, "-c", FOLLOW, client.zookeeper, kind, str(session_s)]
         self._process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
         self.lines: list[str] = []
         self._reading = threading.Thread(target=self._read, daemon=True)
@@ -332,8 +338,8 @@ class Process:
 def start(client) -> Iterator:
     started: list[Process] = []
 
-    def start_one(kind: str = "exclusive") -> Process:
-        started.append(Process(client, kind))
+    def start_one(kind: str = "exclusive", session_s: float = 4.0) -> Process:
+        started.append(Process(client, kind, session_s))
         return started[-1]
 
     yield start_one
@@ -342,7 +348,7 @@ def start(client) -> Iterator:
 
 
 def test_sigterm_frees_the_subscription_at_once(client, log, start):
-    first = start()
+    first = start(session_s=10.0)
     eventually(lambda: "5" in first.lines)
     first.signal(signal.SIGTERM)
     assert first.exit_code() == 0
@@ -350,7 +356,7 @@ def test_sigterm_frees_the_subscription_at_once(client, log, start):
     started = time.monotonic()
     second = start()
     eventually(lambda: "attached" in second.lines)
-    assert time.monotonic() - started < client.metadata.session_timeout_s  # it did not have to wait for a dead one
+    assert time.monotonic() - started < 10.0  # it did not have to wait for a dead one
 
 
 def test_a_killed_owners_successor_waits_and_goes_on_and_a_third_is_refused_by_name_I6(client, log, start):
@@ -419,20 +425,25 @@ import random, sys, time
 from pyspark_ledger import LedgerClient
 from pyspark_ledger.errors import CursorUnderRevision
 chance = random.Random(int(sys.argv[2]))
+positions, end = [], "earliest"
+def look():
+    global end
+    reader = client.reader("t", end, "latest", columns=[])
+    positions.extend(record.position for record in reader)
+    end = reader.position
 with LedgerClient(sys.argv[1]) as client:
     cursor = client.cursor("t", "s")
     for _ in range(50):
         act = chance.choice(["reset", "reset", "reset", "skip", "rewind", "redeliver", "clear"])
+        look()
         if act == "reset":
-            positions = [r.position for r in client.reader("t", end="latest", columns=[])] or ["earliest"]
             cursor.reset(chance.choice(positions))
         elif act == "clear":
             cursor.clear_backlog()
         else:
             getattr(cursor, act)(*([chance.randrange(20)] if act == "skip" else []))
         time.sleep(chance.uniform(0, 0.25))
-    last = [r.position for r in client.reader("t", end="latest", columns=[])][10]
-    print(cursor.reset(last).position)
+    print(cursor.reset(positions[-50:][0]).position)
 """
 
 

@@ -312,7 +312,6 @@ def environment(python: Path | str = sys.executable) -> dict[str, str]:
         "PYSPARK_DRIVER_PYTHON": str(python),
         "SPARK_HOME": str(_spark_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # short jobs: compile quickly
     }
 
 
