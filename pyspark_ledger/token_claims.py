@@ -167,8 +167,9 @@ class Spending:
     def ops(self, operation: bytes = b"", group: Group | None = None) -> list[Op]:
         """What consumes all that was taken. A group keeps the operation's id, even if nothing else changes there."""
         spaces = dict(self._changed)
-        if group is not None:
-            spaces.setdefault(group, {})
+        for changed_group in (group, *(self._groups.group(s.uuid) for s in self._changed if isinstance(s, Block))):
+            if changed_group is not None:  # minting checks its version: what is used up cannot be minted again
+                spaces.setdefault(changed_group, {})
         ops: list[Op] = []
         for space, changed in spaces.items():
             more, done = space.ops(changed, operation if space is group else b"")

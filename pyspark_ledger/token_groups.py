@@ -247,6 +247,7 @@ class Block:
 
     def __init__(self, key: TokenBlockKey, node: Versioned[TokenBlock]) -> None:
         self._key, self._node = key, node
+        self.uuid = key.uuid
         self.size = node.record.tokens
         self._bitmap = Bitmap(self.size, node.record.bitmap)
 

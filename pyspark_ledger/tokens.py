@@ -21,7 +21,19 @@ from pyspark_ledger.clock import Deadline
 from pyspark_ledger.errors import InvalidInput, OutcomeUnknown
 from pyspark_ledger.log import Log, View
 from pyspark_ledger.outcome import carry_out, forgotten
-from pyspark_ledger.port import Create, Delete, RootKey, TokenBlockKey, TokenChunkKey, TokenGroupKey, TransactionLost
+from pyspark_ledger.port import (
+    Check,
+    Create,
+    Delete,
+    Op,
+    Put,
+    RootKey,
+    TokenBlockKey,
+    TokenChunkKey,
+    TokenGroupKey,
+    TransactionLost,
+    Versioned,
+)
 from pyspark_ledger.records import TokenBlock, TokenGroup
 from pyspark_ledger.token_claims import Spending
 from pyspark_ledger.token_groups import Groups
@@ -48,6 +60,7 @@ class Tokens:
 
     def __init__(self, log: Log, group: str) -> None:
         self.log, self.group = log, names.check_group_name(group)
+        self._key = TokenGroupKey(log.topic.uuid, group)
         self._groups = Groups.beside(log, group)
 
     # -- minting -------------------------------------------------------------------------------------------
@@ -75,41 +88,50 @@ class Tokens:
         return Create(key, TokenBlock(n, b"", self.log.clock.now_ms()))
 
     def mint_at(self, place: Place, n: int) -> None:
-        """Mints so many tokens at a new place. The group must exist."""
+        """Mints so many tokens at a new place. The group must exist; its version is checked, because every consumption
+        changes it: a mint that arrives late, when its tokens are used up, does not bring them back."""
+        key, deadline = TokenBlockKey(place.uuid, self.group, place.block), self._deadline()
 
         def look() -> bool | None:
             self.log.metadata.sync()
-            found = self.log.metadata.read(TokenBlockKey(place.uuid, self.group, place.block))
-            return None if found is None else True
+            return None if self.log.metadata.read(key) is None else True
 
-        ops = [self.block(place, n)]
-        if not carry_out(self.log.metadata, ops, look, f"minting for {self}", self._deadline(), self.log.clock):
-            self.log.refresh(sync=True)  # says so if the topic is gone
-            raise InvalidInput(f"{self}: the group is gone", "LEDGER_GROUP_NOT_FOUND")
+        while True:
+            ops: list[Op] = [Check(self._key, self._group().version), self.block(place, n)]
+            if carry_out(self.log.metadata, ops, look, f"minting for {self}", deadline, self.log.clock):
+                return
+            self.log.metadata.sync()  # somebody consumed meanwhile
 
     def discard(self, place: Place) -> None:
         """Takes back what was minted at a place and never handed out."""
-        key = TokenBlockKey(place.uuid, self.group, place.block)
-        deadline = self._deadline()
+        key, deadline = TokenBlockKey(place.uuid, self.group, place.block), self._deadline()
         while True:
+            group, block = self._group(), self.log.metadata.read(key)
+            take_back = [] if block is None else [Delete(key, block.version)]
             try:
-                self.log.metadata.transact([Delete(key)])
+                self.log.metadata.transact([Put(self._key, group.record, group.version), *take_back])
                 return
-            except TransactionLost:
-                return  # it is not there
-            except OutcomeUnknown:
+            except (TransactionLost, OutcomeUnknown):
                 if deadline.passed:
                     raise
-                self.log.clock.sleep(self.log.clock.jitter(0.2))
+                self.log.metadata.sync()
+
+    def _group(self) -> Versioned[TokenGroup]:
+        found = self.log.metadata.read(self._key)
+        if found is None:
+            self.log.refresh(sync=True)  # says so if the topic is gone
+            found = self.log.metadata.read(self._key)
+        if found is None:
+            raise InvalidInput(f"{self} is not there", "LEDGER_GROUP_NOT_FOUND")
+        return found
 
     def ensure_group(self) -> None:
         """Makes the group's node, unless it is there."""
-        key = TokenGroupKey(self.log.topic.uuid, self.group)
         for _ in range(_ATTEMPTS):
-            if self.log.metadata.read(key) is not None:
+            if self.log.metadata.read(self._key) is not None:
                 return
             try:
-                self.log.metadata.transact([Create(key, TokenGroup(self.log.limits.token_chunk))])
+                self.log.metadata.transact([Create(self._key, TokenGroup(self.log.limits.token_chunk))])
             except (TransactionLost, OutcomeUnknown):
                 self.log.refresh(sync=True)  # says so if the topic is gone
         raise OutcomeUnknown(f"{self}: it could not be made")

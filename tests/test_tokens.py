@@ -427,6 +427,34 @@ def test_consume_tells_the_truth_when_its_answer_is_lost_I11_I14(pipeline, fault
     assert rival.consume(tokens) == [False, False, True]
 
 
+@pytest.mark.parametrize("by_sink", [False, True])
+def test_a_mint_that_is_applied_late_brings_no_token_back_I11(pipeline, by_sink):
+    """Its answer was lost, it was sent again, and the tokens were used up before the first sending arrived."""
+    faults = Faults(max_delay=10_000)
+    mine = pipeline.tokens(faults=faults)
+    mine.ensure_group()
+    faults.next_transact("delayed")
+    tokens = mine.mint(2)
+    if by_sink:
+        pipeline.invoice([list(enumerate(tokens))])
+    else:
+        assert pipeline.tokens().consume(tokens) == [True, True]
+    pipeline.world.server.deliver_delayed()
+    assert pipeline.tokens().present(tokens) == [False, False]
+
+
+def test_a_mint_that_is_applied_late_is_not_there_after_it_was_taken_back_I11(pipeline):
+    faults = Faults(max_delay=10_000)
+    mine = pipeline.tokens(faults=faults)
+    mine.ensure_group()
+    place = mine.new_place()
+    faults.next_transact("delayed")
+    mine.mint_at(place, 2)
+    mine.discard(place)
+    pipeline.world.server.deliver_delayed()
+    assert pipeline.tokens().stats()[0].blocks == 0
+
+
 def test_of_two_that_consume_at_once_one_is_told_so_I11(pipeline):
     tokens = pipeline.order(*range(50))
     took: list[list[bool]] = []
