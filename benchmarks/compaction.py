@@ -67,9 +67,9 @@ def _full_state(client: Any) -> int:
 
 
 def _compacted_state(client: Any) -> int:
-    from pyspark_ledger import compaction
-    from pyspark_ledger.position import EARLIEST
-    from pyspark_ledger.reader import read_slice
+    from pyspark_ledger.base.position import EARLIEST
+    from pyspark_ledger.compaction import run as compaction
+    from pyspark_ledger.log.reader import read_slice
 
     log = client.log("keyed")
     view = log.refresh(sync=True)

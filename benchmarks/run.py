@@ -61,7 +61,7 @@ def start_zookeeper(stack: ExitStack, without_ledger: bool) -> str | None:
     if without_ledger:
         print("ledger: skipped, as --without-ledger says", flush=True)
         return None
-    from pyspark_ledger.local_zookeeper import LocalZooKeeper
+    from pyspark_ledger.local.zookeeper import LocalZooKeeper
 
     return stack.enter_context(LocalZooKeeper()).address
 

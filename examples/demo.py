@@ -25,7 +25,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pyspark_ledger import LedgerClient, LedgerError, LocalZooKeeper
-from pyspark_ledger.records import ProducerState
+from pyspark_ledger.metadata.records import ProducerState
 
 ORDERS = 15_000
 PER_BATCH = 1_000

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_ledger import LedgerClient, LocalZooKeeper
-from pyspark_ledger.outbox import Dispatch, Handler, Send
+from pyspark_ledger.outbox.outbox import Dispatch, Handler, Send
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers: this Python, not the first one in PATH
 

@@ -11,12 +11,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyspark_ledger.base.position import Position as Position
     from pyspark_ledger.client import LedgerClient as LedgerClient
     from pyspark_ledger.datasource import LedgerDataSource as DefaultSource
     from pyspark_ledger.datasource import register as register
     from pyspark_ledger.errors import LedgerError as LedgerError
-    from pyspark_ledger.local_zookeeper import LocalZooKeeper as LocalZooKeeper
-    from pyspark_ledger.position import Position as Position
+    from pyspark_ledger.local.zookeeper import LocalZooKeeper as LocalZooKeeper
 
 __version__ = "0.1.0"
 
@@ -27,8 +27,8 @@ _HOMES = {
     "DefaultSource": ("pyspark_ledger.datasource", "LedgerDataSource"),
     "LedgerClient": ("pyspark_ledger.client", "LedgerClient"),
     "LedgerError": ("pyspark_ledger.errors", "LedgerError"),
-    "LocalZooKeeper": ("pyspark_ledger.local_zookeeper", "LocalZooKeeper"),
-    "Position": ("pyspark_ledger.position", "Position"),
+    "LocalZooKeeper": ("pyspark_ledger.local.zookeeper", "LocalZooKeeper"),
+    "Position": ("pyspark_ledger.base.position", "Position"),
     "register": ("pyspark_ledger.datasource", "register"),
 }
 

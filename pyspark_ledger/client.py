@@ -17,25 +17,28 @@ from typing import get_args
 
 import pyarrow as pa
 
-from pyspark_ledger import append, compaction, gc, policies, topics
-from pyspark_ledger.attachment import SubscriptionType
-from pyspark_ledger.clock import SYSTEM_CLOCK, Clock
-from pyspark_ledger.compaction import CompactionStats
-from pyspark_ledger.consumer import Consumer
-from pyspark_ledger.cursor import CursorHandle, CursorNode, CursorStats
+from pyspark_ledger.append import append
+from pyspark_ledger.append.producer import Producer
+from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
+from pyspark_ledger.base.limits import DEFAULT_LIMITS, Limits
+from pyspark_ledger.base.names import zookeeper_address
+from pyspark_ledger.base.position import Position
+from pyspark_ledger.compaction import run as compaction
+from pyspark_ledger.compaction.run import CompactionStats
+from pyspark_ledger.cursors.attachment import SubscriptionType
+from pyspark_ledger.cursors.consumer import Consumer
+from pyspark_ledger.cursors.cursor import CursorHandle, CursorNode, CursorStats
 from pyspark_ledger.errors import InvalidInput
-from pyspark_ledger.limits import DEFAULT_LIMITS, Limits
-from pyspark_ledger.log import Log
-from pyspark_ledger.names import zookeeper_address
-from pyspark_ledger.outbox import Dispatcher, Outbox
-from pyspark_ledger.policies import UNCHANGED, Unchanged
-from pyspark_ledger.port import CursorKey, Metadata, RootKey
-from pyspark_ledger.position import Position
-from pyspark_ledger.producer import Producer
-from pyspark_ledger.reader import Bound, Reader
-from pyspark_ledger.records import Policies, ProducerState, Topic
-from pyspark_ledger.storage import Storage, open_storage
-from pyspark_ledger.tokens import Tokens
+from pyspark_ledger.files.storage import Storage, open_storage
+from pyspark_ledger.lifecycle import gc
+from pyspark_ledger.log import policies, topics
+from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.policies import UNCHANGED, Unchanged
+from pyspark_ledger.log.reader import Bound, Reader
+from pyspark_ledger.metadata.port import CursorKey, Metadata, RootKey
+from pyspark_ledger.metadata.records import Policies, ProducerState, Topic
+from pyspark_ledger.outbox.outbox import Dispatcher, Outbox
+from pyspark_ledger.tokens.tokens import Tokens
 
 
 class LedgerClient:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 from kazoo.client import KazooClient
 
-from pyspark_ledger.local_zookeeper import LocalZooKeeper
+from pyspark_ledger.local.zookeeper import LocalZooKeeper
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,8 +7,8 @@ from datetime import datetime
 
 import click
 
+from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import InvalidInput
-from pyspark_ledger.position import Position
 
 RATE = click.FloatRange(min=0, min_open=True)  # records per second
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -35,7 +35,7 @@ def spelled(seconds: float) -> str:
 
 
 def place(_context: click.Context, _option: click.Parameter, text: str) -> str | Position | datetime:
-    """A start or an end: what :data:`pyspark_ledger.reader.Bound` takes."""
+    """A start or an end: what :data:`pyspark_ledger.log.reader.Bound` takes."""
     if text in ("earliest", "latest"):
         return text
     try:

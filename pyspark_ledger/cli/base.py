@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pyspark_ledger.base.names import zookeeper_address
 from pyspark_ledger.cli.output import ConsoleOutput, JsonOutput, Output, Row
 from pyspark_ledger.errors import LedgerError, Unavailable
-from pyspark_ledger.names import zookeeper_address
 
 if TYPE_CHECKING:
     from pyspark_ledger.client import LedgerClient

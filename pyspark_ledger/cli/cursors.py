@@ -11,12 +11,12 @@ from pyspark_ledger.cli.arguments import place
 from pyspark_ledger.cli.base import Commands, Session
 from pyspark_ledger.cli.output import Row
 from pyspark_ledger.errors import LedgerError
-from pyspark_ledger.port import CursorKey, RootKey
+from pyspark_ledger.metadata.port import CursorKey, RootKey
 
 if TYPE_CHECKING:
-    from pyspark_ledger.cursor import CursorHandle, CursorStats, Moved
-    from pyspark_ledger.log import Log
-    from pyspark_ledger.reader import Bound
+    from pyspark_ledger.cursors.cursor import CursorHandle, CursorStats, Moved
+    from pyspark_ledger.log.log import Log
+    from pyspark_ledger.log.reader import Bound
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PLACES = "earliest, latest, a position as 3:17:0, or a publish time in ISO 8601."
@@ -46,7 +46,7 @@ def list_cursors(session: Session, topic: str | None) -> None:
 
 
 def _rows(log: Log) -> list[Row]:
-    from pyspark_ledger.cursor import CursorHandle
+    from pyspark_ledger.cursors.cursor import CursorHandle
 
     rows: list[Row] = []
     for key in log.metadata.children(RootKey(log.topic.uuid)):
@@ -142,9 +142,9 @@ def reset(session: Session, topic: str, subscription: str, to: Bound, discard_pl
 
 
 def _would_move(session: Session, log: Log, stats: CursorStats, to: Bound) -> None:
-    from pyspark_ledger import scan
-    from pyspark_ledger.position import Position
-    from pyspark_ledger.reader import resolve
+    from pyspark_ledger.base.position import Position
+    from pyspark_ledger.log import scan
+    from pyspark_ledger.log.reader import resolve
 
     view = log.refresh(sync=True)
     target = scan.settle(log, view, min(to, view.head.end) if isinstance(to, Position) else resolve(log, view, to))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from pyspark_ledger import compaction
 from pyspark_ledger.cli import ddl
 from pyspark_ledger.cli.output import Row
 from pyspark_ledger.cli.rows import compacted, moment, policies
-from pyspark_ledger.index import Index
-from pyspark_ledger.log import Log, View
-from pyspark_ledger.port import CursorKey, RootKey
-from pyspark_ledger.records import Commit
+from pyspark_ledger.compaction import run as compaction
+from pyspark_ledger.log.index import Index
+from pyspark_ledger.log.log import Log, View
+from pyspark_ledger.metadata.port import CursorKey, RootKey
+from pyspark_ledger.metadata.records import Commit
 
 RATE_COMMITS = 100
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from pyspark_ledger.base.clock import SYSTEM_CLOCK
 from pyspark_ledger.cli.base import Command, Session
-from pyspark_ledger.clock import SYSTEM_CLOCK
 
 _TIMEOUT_S = 5.0  # of one request: Prometheus gives a scrape 10 s by default
 

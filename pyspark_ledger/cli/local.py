@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
+from pyspark_ledger.base.names import DEFAULT_ZOOKEEPER
 from pyspark_ledger.cli.base import Command, Session
 from pyspark_ledger.cli.output import Row
 from pyspark_ledger.errors import InvalidInput, Unavailable
-from pyspark_ledger.local_home import LocalHome
-from pyspark_ledger.names import DEFAULT_ZOOKEEPER
-from pyspark_ledger.port import NamespaceKey, TopicsKey
+from pyspark_ledger.local.home import LocalHome
+from pyspark_ledger.metadata.port import NamespaceKey, TopicsKey
 
 _DEFAULT_PORT = int(DEFAULT_ZOOKEEPER.rpartition(":")[2])
 

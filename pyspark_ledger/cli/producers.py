@@ -6,7 +6,7 @@ import click
 
 from pyspark_ledger.cli.base import Commands, Session
 from pyspark_ledger.cli.output import Row
-from pyspark_ledger.records import ProducerState
+from pyspark_ledger.metadata.records import ProducerState
 
 
 @click.group(cls=Commands)

@@ -13,8 +13,8 @@ from pyspark_ledger.cli.arguments import place
 from pyspark_ledger.cli.base import Command, Session
 
 if TYPE_CHECKING:
-    from pyspark_ledger.log import Log
-    from pyspark_ledger.reader import Bound, Record
+    from pyspark_ledger.log.log import Log
+    from pyspark_ledger.log.reader import Bound, Record
 
 
 def _columns(_context: click.Context, _option: click.Parameter, text: str | None) -> list[str] | None:
@@ -65,7 +65,7 @@ def read(
 @click.pass_obj
 def peek(session: Session, topic: str, count: int, columns: list[str] | None, metadata: bool) -> None:
     """The newest records of TOPIC."""
-    from pyspark_ledger import scan
+    from pyspark_ledger.log import scan
 
     with session.client() as client:
         log = client.log(topic)
@@ -77,7 +77,7 @@ def peek(session: Session, topic: str, count: int, columns: list[str] | None, me
 def _records(
     log: Log, start: Bound, columns: list[str] | None, follow: bool = False, compacted: bool = False
 ) -> Iterator[Record]:
-    from pyspark_ledger.reader import Reader
+    from pyspark_ledger.log.reader import Reader
 
     if compacted:
         end = log.refresh(sync=True).head.end
@@ -90,9 +90,9 @@ def _records(
 
 def _folded(log: Log, start: Bound, columns: list[str] | None) -> Iterator[Record]:
     """The topic as a table, as of the end that the log has in memory."""
-    from pyspark_ledger import compaction
-    from pyspark_ledger.position import Position
-    from pyspark_ledger.reader import Record, projection, read_slice, resolve
+    from pyspark_ledger.base.position import Position
+    from pyspark_ledger.compaction import run as compaction
+    from pyspark_ledger.log.reader import Record, projection, read_slice, resolve
 
     view = log.view()
     schema = projection(log.schema(view.head.schema_id), columns, log.topic.name)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from pyspark_ledger.cli.arguments import spelled
 from pyspark_ledger.cli.output import Row
-from pyspark_ledger.records import Head, Policies, Topic
+from pyspark_ledger.metadata.records import Head, Policies, Topic
 
 if TYPE_CHECKING:
-    from pyspark_ledger.compaction import CompactionStats
+    from pyspark_ledger.compaction.run import CompactionStats
 
 
 def moment(milliseconds: int | None) -> datetime | None:

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pyspark_ledger.base.clock import SYSTEM_CLOCK
+from pyspark_ledger.base.names import check_topic_name
 from pyspark_ledger.cli.arguments import RATE, duration, duration_or_never
 from pyspark_ledger.cli.base import Commands, Session
 from pyspark_ledger.cli.output import Row
 from pyspark_ledger.cli.reading import peek, read
 from pyspark_ledger.cli.rows import compacted, policies, summary
 from pyspark_ledger.cli.writing import write
-from pyspark_ledger.clock import SYSTEM_CLOCK
 from pyspark_ledger.errors import Conflict, CorruptData, InvalidInput
-from pyspark_ledger.names import check_topic_name
-from pyspark_ledger.port import HeadKey, Metadata, TopicKey, TopicsKey
-from pyspark_ledger.records import Head
+from pyspark_ledger.metadata.port import HeadKey, Metadata, TopicKey, TopicsKey
+from pyspark_ledger.metadata.records import Head
 
 if TYPE_CHECKING:
-    from pyspark_ledger.compaction import CompactionStats
+    from pyspark_ledger.compaction.run import CompactionStats
 
 
 @click.group(cls=Commands)
@@ -136,7 +136,7 @@ def _head(metadata: Metadata, name: str) -> Head:
     found = metadata.read(TopicKey(check_topic_name(name)))
     head = metadata.read(HeadKey(found.record.uuid)) if found else None
     if head is None:
-        from pyspark_ledger.topics import get_topic
+        from pyspark_ledger.log.topics import get_topic
 
         get_topic(metadata, name)  # says what there is instead
         raise Conflict(f"topic '{name}' is being deleted")
@@ -213,12 +213,9 @@ def _compact(
     session: Session, topic: str, engine: str, read_rate: float | None, write_rate: float | None
 ) -> CompactionStats | None:
     if engine == "spark":
-        from pyspark.sql import SparkSession
+        from pyspark_ledger.datasource.compaction import compact, spark_session
 
-        from pyspark_ledger.datasource.compaction import compact
-
-        spark = SparkSession.builder.getOrCreate()
-        return compact(spark, topic, zookeeper=session.zookeeper, password=session.digest)
+        return compact(spark_session(), topic, zookeeper=session.zookeeper, password=session.digest)
     with session.client() as client, session.output.progress() as progress:
         return client.compact(topic, progress, read_rate=read_rate, write_rate=write_rate)
 

@@ -15,8 +15,8 @@ from pyspark_ledger.cli.base import Command, Session
 from pyspark_ledger.errors import InvalidInput, LedgerError, OutcomeUnknown
 
 if TYPE_CHECKING:
+    from pyspark_ledger.append.producer import Producer, Receipt
     from pyspark_ledger.cli.jsonlines import Decoder
-    from pyspark_ledger.producer import Producer, Receipt
 
 Numbered = tuple[int, dict[str, Any]]  # the line it is on, and the record
 _TELL_EVERY = 1_000

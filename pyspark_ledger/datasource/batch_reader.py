@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_ledger import compaction
+from pyspark_ledger.compaction import run as compaction
 from pyspark_ledger.datasource.options import ReadOptions
 from pyspark_ledger.datasource.planning import (
     LedgerPartition,
@@ -20,7 +20,7 @@ from pyspark_ledger.datasource.planning import (
     resolve,
 )
 from pyspark_ledger.errors import InvalidInput
-from pyspark_ledger.scan import slices
+from pyspark_ledger.log.scan import slices
 
 logger = logging.getLogger(__name__)
 

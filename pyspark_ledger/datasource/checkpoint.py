@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import xxhash
 
 from pyspark_ledger.errors import LedgerError
-from pyspark_ledger.storage import normalise_uri, open_storage
+from pyspark_ledger.files.storage import normalise_uri, open_storage
 
 
 class Checkpoint:

@@ -15,14 +15,19 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
-from pyspark_ledger import compaction
 from pyspark_ledger.client import shared_client
-from pyspark_ledger.compacted import Bound
-from pyspark_ledger.compaction import CompactionStats, Work
+from pyspark_ledger.compaction import run as compaction
+from pyspark_ledger.compaction.fold import Survivors
+from pyspark_ledger.compaction.generations import Bound
+from pyspark_ledger.compaction.run import CompactionStats, Work
 from pyspark_ledger.datasource.types import spark_schema
-from pyspark_ledger.fold import Survivors
 
 RECORDS_PER_TASK = 2_000_000
+
+
+def spark_session() -> SparkSession:
+    """The one that runs, or a new one."""
+    return SparkSession.builder.getOrCreate()
 
 
 def compact(

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import InvalidInput
-from pyspark_ledger.position import Position
-from pyspark_ledger.records import Topic
+from pyspark_ledger.metadata.records import Topic
 
 FORMAT = 1
 INITIAL: dict[str, Any] = {"initial": True}

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from pyspark_ledger import names
-from pyspark_ledger.attachment import SubscriptionType
+from pyspark_ledger.base import names
+from pyspark_ledger.base.position import Position
+from pyspark_ledger.cursors.attachment import SubscriptionType
 from pyspark_ledger.datasource.offsets import FORMAT
+from pyspark_ledger.dedup.record_ids import IdColumns
 from pyspark_ledger.errors import InvalidInput
-from pyspark_ledger.position import Position
-from pyspark_ledger.record_ids import IdColumns
 
 T = TypeVar("T")
 

@@ -12,16 +12,16 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from pyspark_ledger import schema as schemas
+from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import shared_client
 from pyspark_ledger.datasource.options import Bounds, ReadOptions
 from pyspark_ledger.datasource.types import arrow_schema, spark_schema
 from pyspark_ledger.errors import InvalidInput
-from pyspark_ledger.log import Log, View
-from pyspark_ledger.position import Position
-from pyspark_ledger.reader import Rows, projection, read_slice
-from pyspark_ledger.scan import Slice, earliest, position_at_time, share
-from pyspark_ledger.storage import open_storage
+from pyspark_ledger.files import schema as schemas
+from pyspark_ledger.files.storage import open_storage
+from pyspark_ledger.log.log import Log, View
+from pyspark_ledger.log.reader import Rows, projection, read_slice
+from pyspark_ledger.log.scan import Slice, earliest, position_at_time, share
 
 METADATA = "_metadata"
 METADATA_TYPE = StructType(

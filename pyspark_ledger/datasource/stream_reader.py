@@ -19,8 +19,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_ledger import compaction, scan
-from pyspark_ledger.compacted import Compacted
+from pyspark_ledger.base.position import EARLIEST, Position
+from pyspark_ledger.compaction import run as compaction
+from pyspark_ledger.compaction.generations import Compacted
+from pyspark_ledger.compaction.pins import Pinned
 from pyspark_ledger.datasource import offsets
 from pyspark_ledger.datasource.offsets import INITIAL, Offset
 from pyspark_ledger.datasource.options import ReadOptions
@@ -34,12 +36,11 @@ from pyspark_ledger.datasource.planning import (
 )
 from pyspark_ledger.datasource.subscription import Place, Subscription
 from pyspark_ledger.errors import DataLoss
-from pyspark_ledger.log import Log, View
-from pyspark_ledger.pins import Pinned
-from pyspark_ledger.position import EARLIEST, Position
-from pyspark_ledger.reader import POLL_S
-from pyspark_ledger.records import Generation
-from pyspark_ledger.scan import Slice
+from pyspark_ledger.log import scan
+from pyspark_ledger.log.log import Log, View
+from pyspark_ledger.log.reader import POLL_S
+from pyspark_ledger.log.scan import Slice
+from pyspark_ledger.metadata.records import Generation
 
 logger = logging.getLogger(__name__)
 

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark_ledger.attachment import Attachment, SubscriptionType
-from pyspark_ledger.cursor import CursorNode
+from pyspark_ledger.base.names import this_process
+from pyspark_ledger.base.position import EARLIEST, Position
+from pyspark_ledger.cursors.attachment import Attachment, SubscriptionType
+from pyspark_ledger.cursors.cursor import CursorNode
 from pyspark_ledger.datasource.offsets import Offset
 from pyspark_ledger.errors import Conflict
-from pyspark_ledger.log import Log
-from pyspark_ledger.names import this_process
-from pyspark_ledger.position import EARLIEST, Position
+from pyspark_ledger.log.log import Log
 
 logger = logging.getLogger(__name__)
 

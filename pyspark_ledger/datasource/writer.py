@@ -16,26 +16,26 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_ledger import schema as schemas
-from pyspark_ledger import topics
-from pyspark_ledger.append import Appended, Batch, append, check_allowed
+from pyspark_ledger.append.append import Appended, Batch, append, check_allowed
+from pyspark_ledger.append.producer import COMPRESSIONS, FRESH_S
+from pyspark_ledger.base.clock import SYSTEM_CLOCK
 from pyspark_ledger.client import LedgerClient, shared_client
-from pyspark_ledger.clock import SYSTEM_CLOCK
 from pyspark_ledger.datasource.checkpoint import Checkpoint
 from pyspark_ledger.datasource.options import TokenOptions, WriteOptions
 from pyspark_ledger.datasource.types import arrow_schema
-from pyspark_ledger.dedup import Claim
-from pyspark_ledger.entryfile import EntryWriter
+from pyspark_ledger.dedup.producers import Claim
+from pyspark_ledger.dedup.record_ids import IdColumns, Ranges, RecordIds
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
-from pyspark_ledger.files import TopicFiles
-from pyspark_ledger.log import Log
-from pyspark_ledger.producer import COMPRESSIONS, FRESH_S
-from pyspark_ledger.record_ids import IdColumns, Ranges, RecordIds
-from pyspark_ledger.records import Entry, FileRef, ProducerState, Topic
-from pyspark_ledger.storage import open_storage
-from pyspark_ledger.token_claims import TokenClaims
-from pyspark_ledger.token_groups import Groups
-from pyspark_ledger.token_ids import Claims, check_column
+from pyspark_ledger.files import schema as schemas
+from pyspark_ledger.files.entryfile import EntryWriter
+from pyspark_ledger.files.storage import open_storage
+from pyspark_ledger.files.topicfiles import TopicFiles
+from pyspark_ledger.log import topics
+from pyspark_ledger.log.log import Log
+from pyspark_ledger.metadata.records import Entry, FileRef, ProducerState, Topic
+from pyspark_ledger.tokens.claims import TokenClaims
+from pyspark_ledger.tokens.groups import Groups
+from pyspark_ledger.tokens.ids import Claims, check_column
 
 logger = logging.getLogger(__name__)
 
@@ -344,7 +344,7 @@ def _token_claims(log: Log, options: TokenOptions, staged: list[Staged]) -> Toke
 def _record_ids(log: Log, columns: IdColumns, staged: list[Staged]) -> RecordIds:
     wrote = [message for message in staged if message.entry is not None]
     entries = [message.entry for message in wrote if message.entry is not None]
-    return RecordIds(columns, entries, [_told(log, message.told) for message in wrote], log)
+    return RecordIds(columns, entries, [_told(log, message.told) for message in wrote], log.storage, log.topic.uuid)
 
 
 def _told(log: Log, told: bytes | FileRef) -> pa.Table:

@@ -16,16 +16,16 @@ from typing import TypeVar
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import LedgerClient
-from pyspark_ledger.compaction import newest
-from pyspark_ledger.cursor import CursorHandle
+from pyspark_ledger.compaction.run import newest
+from pyspark_ledger.cursors.cursor import CursorHandle
 from pyspark_ledger.errors import LedgerError, NotFound
-from pyspark_ledger.log import Log, View
+from pyspark_ledger.log.log import Log, View
+from pyspark_ledger.metadata.port import CompactorKey, CursorKey, RootKey
+from pyspark_ledger.metadata.records import Commit, ProducerState
 from pyspark_ledger.metrics.families import FAMILIES
-from pyspark_ledger.port import CompactorKey, CursorKey, RootKey
-from pyspark_ledger.position import Position
-from pyspark_ledger.records import Commit, ProducerState
-from pyspark_ledger.tokens import Tokens
+from pyspark_ledger.tokens.tokens import Tokens
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Histogram
 
-from pyspark_ledger.clock import SYSTEM_CLOCK, Clock
-from pyspark_ledger.port import AnyKey, Key, Metadata, Op, R, Versioned
+from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
+from pyspark_ledger.metadata.port import AnyKey, Key, Metadata, Op, R, Versioned
 
 T = TypeVar("T")
 _BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

@@ -9,10 +9,10 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 from google.protobuf.message import DecodeError
 
-from pyspark_ledger import port
+from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import CorruptData, InvalidInput
-from pyspark_ledger.position import Position
-from pyspark_ledger.records import (
+from pyspark_ledger.metadata import port
+from pyspark_ledger.metadata.records import (
     Commit,
     Cursor,
     DedupSnapshot,

@@ -28,7 +28,7 @@ import re
 from typing import Any
 from urllib.parse import quote, unquote
 
-from pyspark_ledger.port import (
+from pyspark_ledger.metadata.port import (
     AnyKey,
     CommitKey,
     CompactorKey,

@@ -21,7 +21,7 @@ from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import KeeperState
 from kazoo.security import CREATOR_ALL_ACL
 
-from pyspark_ledger.clock import Deadline
+from pyspark_ledger.base.clock import Deadline
 from pyspark_ledger.errors import InvalidInput, Unavailable
 
 # A server that comes back is noticed within this time; kazoo's own default is a minute.

@@ -26,9 +26,9 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
-from pyspark_ledger.clock import SYSTEM_CLOCK, Clock, Deadline
+from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock, Deadline
 from pyspark_ledger.errors import InvalidInput, OutcomeUnknown, Unavailable
-from pyspark_ledger.port import (
+from pyspark_ledger.metadata.port import (
     AnyKey,
     Check,
     Create,

@@ -1,0 +1,45 @@
+"""What the tokens of one entry have in common: everything but the index.
+
+A token is ``<topic UUID>:<ledger>:<entry>:<index>`` for a record of a topic, ``<topic UUID>:m<block>:<index>`` for one
+that was minted for a message from outside.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_SPELLING = re.compile(rf"({_UUID}):(?:(\d{{1,18}}):(\d{{1,18}})|m([0-9a-f]{{32}}))")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrefix:
+    """An entry of a topic, or a block that was minted."""
+
+    uuid: str
+    ledger: int = -1
+    entry: int = -1
+    block: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> TokenPrefix | None:
+        match = _SPELLING.fullmatch(text)
+        if match is None:
+            return None
+        uuid, ledger, entry, block = match.groups()
+        return cls(uuid, block=block) if block else cls(uuid, int(ledger), int(entry))
+
+    def __str__(self) -> str:
+        return f"{self.uuid}:m{self.block}" if self.block else f"{self.uuid}:{self.ledger}:{self.entry}"
+
+    def token(self, index: int) -> str:
+        return f"{self}:{index}"
+
+    def tokens(self, indexes: pa.Array) -> pa.Array:
+        return pc.binary_replace_slice(
+            indexes.cast(pa.string()), 0, 0, f"{self}:"
+        )  # the quickest way to put it in front

@@ -1,0 +1,189 @@
+"""What is left of a log when only the last record of every key counts.
+
+Rows are numbered in the order of the log. A tombstone removes its key and everything before it. Of what comes after it
+the last row counts, or, with versions, the highest version, and of equal ones the last. Rows without a key all count.
+
+The fold works in batches and keeps at most two rows per key, whatever the length of the log, and of those a bounded
+number in memory.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pat
+
+from pyspark_ledger.base.arrays import flat
+
+_MERGE_ROWS = 1 << 20  # so much is gathered before it is folded in
+_SPILL_ROWS = 2 << 20  # keys that are held in memory
+
+
+@dataclass(frozen=True, slots=True)
+class Survivors:
+    """Row numbers, in order."""
+
+    records: pa.Array
+    tombstones: pa.Array  # the last one of every key that has nothing after it; with versions, of every key
+
+
+class Fold:
+    """Rows go in as they are in the log; with more keys than fit in memory, sorted runs of them go to files."""
+
+    def __init__(self, *, versioned: bool = False) -> None:
+        self._versioned = versioned
+        self._keyless: list[pa.Array] = []
+        self._state: pa.Table | None = None
+        self._pending: list[pa.Table] = []
+        self._pending_rows = 0
+        self._spill = _Spill()
+
+    def add(self, key: pa.Array, row: pa.Array, tombstone: pa.Array, version: pa.Array | None = None) -> None:
+        """Some rows, each after all that were added before."""
+        if key.null_count:
+            keyed = key.is_valid()
+            self._keyless.append(row.filter(pc.invert(keyed)))
+            key, row, tombstone = key.filter(keyed), row.filter(keyed), tombstone.filter(keyed)
+            version = version.filter(keyed) if version is not None else None
+        columns = {"key": key, "row": row, "tombstone": tombstone}
+        if self._versioned:
+            assert version is not None
+            # Arrow finds no maximum of durations.
+            columns["version"] = version.cast(pa.int64()) if pat.is_duration(version.type) else version
+        self._pending.append(pa.table(columns))
+        self._pending_rows += len(row)
+        known = 0 if self._state is None else self._state.num_rows
+        if self._pending_rows >= max(_MERGE_ROWS, known // 2):
+            self._merge()
+
+    def _merge(self) -> None:
+        parts = [*([] if self._state is None else [self._state]), *self._pending]
+        self._pending, self._pending_rows = [], 0
+        if parts:
+            self._state = self._reduced(pa.concat_tables(parts))
+            if self._state.num_rows > _SPILL_ROWS:
+                self._spill.add(self._state)
+                self._state = None
+
+    def survivors(self) -> Survivors:
+        self._merge()
+        if self._spill.runs and self._state is not None:
+            self._spill.add(self._state)
+            self._state = None
+        records, tombstones = list(self._keyless), []
+        for part in self._spill.ranges() if self._spill.runs else [self._state]:
+            if part is not None:
+                state = self._reduced(part)
+                records.append(flat(state.filter(pc.invert(state["tombstone"]))["row"]))
+                tombstones.append(flat(state.filter(state["tombstone"])["row"]))
+        self._spill.close()
+        return Survivors(_sorted(records), _sorted(tombstones))
+
+    def _reduced(self, rows: pa.Table) -> pa.Table:
+        return _best_versions(rows) if self._versioned else _last_rows(rows)
+
+
+class _Spill:
+    """Runs in files, each sorted by key, read back one range of keys at a time."""
+
+    def __init__(self) -> None:
+        self.runs: list[pa.Table] = []
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def add(self, run: pa.Table) -> None:
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="ledger-fold-")
+        path = f"{self._folder.name}/{len(self.runs)}.arrow"
+        ordered = run.take(pc.sort_indices(run, [("key", "ascending")])).combine_chunks()
+        with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, ordered.schema) as writer:
+            writer.write_table(ordered)
+        self.runs.append(pa.ipc.open_file(pa.memory_map(path)).read_all())
+
+    def ranges(self) -> Iterator[pa.Table]:
+        """Every key in one range, every range small enough to fold."""
+        starts = [0] * len(self.runs)
+        for bound in (*self._bounds(), None):
+            stops = [run.num_rows if bound is None else _count_below(run["key"], bound) for run in self.runs]
+            yield pa.concat_tables(
+                [run.slice(start, stop - start) for run, start, stop in zip(self.runs, starts, stops, strict=True)]
+            )
+            starts = stops
+
+    def _bounds(self) -> list[pa.Scalar]:
+        """Keys that cut the whole into ranges of about the same size."""
+        total = sum(run.num_rows for run in self.runs)
+        every = max(1, _SPILL_ROWS // 64)
+        sample = pa.concat_arrays([flat(run["key"]).take(pa.arange(0, run.num_rows, every)) for run in self.runs])
+        ordered = sample.take(pc.array_sort_indices(sample)).unique()
+        wanted = min(-(-total // _SPILL_ROWS), len(ordered))
+        return [ordered[len(ordered) * number // wanted] for number in range(1, wanted)]
+
+    def close(self) -> None:
+        self.runs = []
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+def _last_rows(rows: pa.Table) -> pa.Table:
+    """One row per key: row number and tombstone in one number, so that one pass finds both."""
+    marked = pc.add(pc.multiply(rows["row"], 2), rows["tombstone"].cast(pa.int64()))
+    last = (
+        pa.table({"key": rows["key"], "marked": marked})
+        .group_by("key", use_threads=False)
+        .aggregate([("marked", "max")])
+    )
+    found = last["marked_max"]
+    return pa.table(
+        {"key": last["key"], "row": pc.shift_right(found, 1), "tombstone": pc.equal(pc.bit_wise_and(found, 1), 1)}
+    )
+
+
+def _best_versions(rows: pa.Table) -> pa.Table:
+    """At most two rows per key: its last tombstone, and the best of what came after that. The tombstone matters even
+    then: a reader that has seen a higher version before it must learn that this no longer counts."""
+    codes = flat(rows["key"]).dictionary_encode().indices
+    rows = rows.append_column("code", codes)
+    gone = rows.filter(rows["tombstone"]).group_by("code", use_threads=False).aggregate([("row", "max")])
+    at = pc.index_in(codes, value_set=flat(gone["code"]))
+    since = pc.fill_null(flat(gone["row_max"]).take(at), -1)
+    alive = rows.filter(pc.and_not(pc.greater(flat(rows["row"]), since), flat(rows["tombstone"])))
+    best = alive.group_by("code", use_threads=False).aggregate([("version", "max")])
+    top = flat(best["version_max"]).take(pc.index_in(flat(alive["code"]), value_set=flat(best["code"])))
+    equal = pc.or_(pc.fill_null(pc.equal(flat(alive["version"]), top), False), pc.is_null(top))
+    winners = alive.filter(equal).group_by("code", use_threads=False).aggregate([("row", "max")])
+    kept = pa.concat_arrays([flat(gone["row_max"]), flat(winners["row_max"])])
+    return rows.filter(pc.is_in(rows["row"], value_set=kept)).drop_columns(["code"])
+
+
+def tombstones(batch: pa.RecordBatch, key: str, version: str) -> pa.Array:
+    """Which rows are tombstones: nothing but the key (and a version) has a value; if there is only one other column,
+    empty bytes in it are nothing too. A topic that has no other column has no tombstones."""
+    values = [name for name in batch.schema.names if name not in (key, version)]
+    if not values:
+        return pa.repeat(False, batch.num_rows)
+    empty: pa.Array | None = None
+    for name in values:
+        column = batch.column(name)
+        nothing = pc.is_null(column)
+        if len(values) == 1 and pat.is_binary(column.type):
+            nothing = pc.or_(nothing, pc.fill_null(pc.equal(pc.binary_length(column), 0), True))
+        empty = nothing if empty is None else pc.and_(empty, nothing)
+    return empty
+
+
+def ranks(version: pa.Array) -> pa.Array:
+    """Versions as they are compared. What is not a number has no place in an order: it is no version."""
+    return pc.if_else(pc.is_nan(version), None, version) if pat.is_floating(version.type) else version
+
+
+def _count_below(keys: pa.ChunkedArray, bound: pa.Scalar) -> int:
+    return int(pc.sum(pc.less(keys, bound)).as_py() or 0)
+
+
+def _sorted(parts: list[pa.Array]) -> pa.Array:
+    rows = pa.concat_arrays([pa.array([], pa.int64()), *parts])
+    return rows.take(pc.array_sort_indices(rows))

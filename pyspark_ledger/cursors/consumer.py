@@ -1,0 +1,286 @@
+"""Follows a subscription from Python: receive, acknowledge, ask for it again.
+
+Every read carries the epoch and the revision under which it was begun. What comes back under a smaller epoch (PIP-84)
+or another revision (PIP-269) is thrown away, whether it read on or read again: it would be delivered out of order.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from pyspark_ledger.base.clock import Deadline
+from pyspark_ledger.base.names import this_process
+from pyspark_ledger.base.position import Position
+from pyspark_ledger.base.runs import Runs
+from pyspark_ledger.cursors.attachment import Attachment, SubscriptionType
+from pyspark_ledger.cursors.cursor import CursorNode
+from pyspark_ledger.errors import CursorUnderRevision, InvalidInput, LedgerError
+from pyspark_ledger.log import scan
+from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.reader import POLL_S, WAIT_S, Bound, Record, read_slice
+from pyspark_ledger.metadata.records import Cursor
+
+logger = logging.getLogger(__name__)
+
+READ_RECORDS = 1_000
+PERSIST_S = 1.0
+PERSIST_ACKS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Message(Record):
+    """A record as it was delivered: its ordinal in the topic, and the epoch and revision under which it was read."""
+
+    ordinal: int
+    epoch: int
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A read that has begun: what it reads, and what was true then."""
+
+    epoch: int
+    revision: int
+    ordinals: Runs | None  # those to read again; None: read on
+    start: Position
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    messages: list[Message]
+    next_position: Position
+    next_ordinal: int
+
+
+class Consumer:
+    """One owner of a subscription. Delivery is at least once: what was not acknowledged comes again after a crash.
+
+    Acknowledgements are written at the latest after a second or a thousand of them, by the next call of
+    :meth:`receive` or :meth:`acknowledge`, and by :meth:`flush` and :meth:`close`.
+    """
+
+    def __init__(
+        self, log: Log, subscription: str, kind: SubscriptionType = "exclusive", start: Bound = "earliest"
+    ) -> None:
+        self._log = log
+        self._node = CursorNode(log, subscription)
+        self._node.ensure(start)
+        self._attachment = Attachment(self._node, kind, f"a consumer in {this_process()}")
+        self._schema = log.schema(log.refresh(sync=True).head.schema_id)
+        self._lock = threading.RLock()
+        self._closed = False
+        self._epoch = self._revision = -1
+        self._mark = self._unwritten = 0
+        self._acks = Runs()
+        self._fresh: set[int] = set()  # acknowledged since, and merged only now and then: there may be many gaps
+        self._adopt(self._attachment.attach())
+
+    def _adopt(self, cursor: Cursor) -> None:
+        """Goes on where the cursor says: after attaching, a reset, a redelivery."""
+        with self._lock:
+            acks = self._node.acks(cursor)
+            if cursor.revision == self._revision:  # what was acknowledged and not written yet still holds
+                acks |= ((0, self._mark), *self._acks, *_runs(self._fresh))
+            else:
+                self._unwritten = 0
+            self._fresh = set()
+            self._epoch, self._revision = cursor.epoch, cursor.revision  # first: what is under way is outdated
+            self._queue: deque[Message] = deque()
+            self._replay = Runs()
+            self._mark = acks.next_missing(cursor.ordinal)
+            self._acks = acks.since(self._mark)
+            self._written_at = self._log.clock.monotonic()
+            self._position, self._ordinal = cursor.mark_delete, cursor.ordinal
+
+    # -- receiving -----------------------------------------------------------------------------------------
+
+    def receive(self, timeout_s: float | None = None) -> Message | None:
+        """The next record; None if none came in time. Without a time-out it waits."""
+        deadline = None if timeout_s is None else Deadline(self._log.clock, timeout_s)
+        while True:
+            self._follow()
+            message = self._pop()
+            if message is not None:
+                return message
+            read = self._begin_read()
+            if read is not None:
+                self._complete_read(read, self._fetch(read))
+            elif deadline is not None and deadline.passed:
+                return None
+            else:
+                self._log.clock.sleep(WAIT_S)
+
+    def __iter__(self) -> Iterator[Message]:
+        while (message := self.receive()) is not None:
+            yield message
+
+    def _follow(self) -> None:
+        """Notices resets, redeliveries and a new owner."""
+        self._check_open()
+        cursor = self._attachment.verified()
+        if (cursor.revision, cursor.epoch) != (self._revision, self._epoch):
+            self._adopt(cursor)
+        if self._unwritten and self._log.clock.monotonic() - self._written_at > PERSIST_S:
+            self.flush()
+
+    def _pop(self) -> Message | None:
+        with self._lock:
+            while self._queue:
+                message = self._queue.popleft()
+                if message.epoch >= self._epoch and message.revision == self._revision and not self._is_done(message):
+                    return message
+            return None
+
+    def _begin_read(self) -> Read | None:
+        """None if there is nothing to read, or somebody is moving the cursor."""
+        view = self._log.view(POLL_S)
+        with self._lock:
+            if self._node.current(POLL_S).reviser and self._attachment.is_under_revision():
+                return None
+            if len(self._replay):
+                again, self._replay = self._replay, Runs()
+                return Read(self._epoch, self._revision, again, self._position, self._ordinal)
+            if self._ordinal >= view.head.records:
+                return None
+            return Read(self._epoch, self._revision, None, self._position, self._ordinal)
+
+    def _fetch(self, read: Read) -> Fetched:
+        if read.ordinals is None:
+            return self._fetch_from(read, read.start, read.ordinal, READ_RECORDS)
+        messages: list[Message] = []
+        view = self._log.view()
+        for first, stop in read.ordinals:
+            start = scan.position_at(self._log, view, first)
+            messages += self._fetch_from(read, start, first, stop - first).messages
+        return Fetched(messages, read.start, read.ordinal)
+
+    def _fetch_from(self, read: Read, start: Position, ordinal: int, records: int) -> Fetched:
+        view = self._log.view()
+        messages: list[Message] = []
+        for piece in scan.slices(self._log, view, start, view.head.end):
+            piece = piece.first(records - len(messages))
+            for rows in read_slice(self._log.storage, self._log.topic.uuid, piece, self._schema, with_ids=True):
+                for fields in rows.records():
+                    messages.append(Message(*fields, ordinal + len(messages), read.epoch, read.revision))
+            start = piece.end
+            if len(messages) >= records:
+                break
+        return Fetched(messages, start, ordinal + len(messages))
+
+    def _complete_read(self, read: Read, fetched: Fetched) -> bool:
+        """False if the read was outdated by the time it came back: then nothing of it is delivered."""
+        with self._lock:
+            if read.epoch < self._epoch or read.revision != self._revision or self._node.current(POLL_S).reviser:
+                logger.info("subscription=%s: a read of epoch %d is outdated", self._node.name, read.epoch)
+                if read.ordinals is not None and read.revision == self._revision and read.epoch == self._epoch:
+                    self._replay |= read.ordinals  # the cursor is being moved: perhaps it stays
+                return False
+            self._queue.extend(fetched.messages)
+            if read.ordinals is None:
+                self._position, self._ordinal = fetched.next_position, fetched.next_ordinal
+            return True
+
+    # -- acknowledging -------------------------------------------------------------------------------------
+
+    def acknowledge(self, message: Message) -> bool:
+        """One record is done. False if the cursor has been reset since it was read: then it is not, and comes again if
+        it lies after the new position. A reset that comes before the acknowledgement is written drops it too."""
+        return self._acknowledge(message, cumulative=False)
+
+    def acknowledge_cumulative(self, message: Message) -> bool:
+        """This record and everything before it is done."""
+        return self._acknowledge(message, cumulative=True)
+
+    def _acknowledge(self, message: Message, *, cumulative: bool) -> bool:
+        self._follow()
+        with self._lock:
+            if message.revision != self._revision:
+                return False
+            if cumulative:
+                self._mark = max(self._mark, message.ordinal + 1)
+            else:
+                self._fresh.add(message.ordinal)
+            self._unwritten += 1
+            if self._unwritten >= PERSIST_ACKS:
+                self.flush()
+            return True
+
+    def negative_acknowledge(self, message: Message) -> None:
+        """The record could not be handled: it is delivered again soon."""
+        self._follow()
+        with self._lock:
+            if message.revision == self._revision and not self._is_done(message):
+                self._replay |= ((message.ordinal, message.ordinal + 1),)
+
+    def redeliver_unacknowledged(self) -> None:
+        """Everything that was received and not acknowledged is delivered again, in order, before anything new."""
+        self._check_open()
+        self.flush()
+        self._adopt(self._attachment.change(_next_epoch))
+
+    def flush(self) -> None:
+        """Writes what was acknowledged."""
+        with self._lock:
+            done = self._acks | ((0, self._mark), *_runs(self._fresh))
+            self._mark = done.next_missing(self._mark)
+            self._acks, self._fresh = done.since(self._mark), set()
+            revision, mark, acks = self._revision, self._mark, self._acks
+            writing, self._unwritten = self._unwritten, 0
+
+        def write(cursor: Cursor) -> Cursor | None:
+            if cursor.revision != revision:
+                return None  # an old acknowledgement moves nothing (I7)
+            done = self._node.acks(cursor) | ((0, max(mark, cursor.ordinal)), *acks)
+            ordinal = done.next_missing(cursor.ordinal)
+            if ordinal == cursor.ordinal and done.since(ordinal) == self._node.acks(cursor):
+                return None
+            return self._node.moved(cursor, ordinal, done)
+
+        try:
+            cursor = self._attachment.change(write)
+        except LedgerError as error:
+            with self._lock:
+                self._unwritten += writing
+            if not isinstance(error, CursorUnderRevision):  # else later, if it still means anything then
+                raise
+            return
+        self._written_at = self._log.clock.monotonic()
+        if writing:
+            logger.info(
+                "acknowledged topic=%s subscription=%s position=%s revision=%d epoch=%d",
+                self._log.topic.name, self._node.name, cursor.mark_delete, cursor.revision, cursor.epoch,
+            )  # fmt: skip
+
+    def close(self) -> None:
+        if not self._closed:
+            self.flush()
+            self._closed = True
+            self._attachment.detach()
+
+    def _is_done(self, message: Message) -> bool:
+        ordinal = message.ordinal
+        return ordinal < self._mark or ordinal in self._fresh or ordinal in self._acks
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidInput("this consumer is closed", "LEDGER_CLOSED")
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _next_epoch(cursor: Cursor) -> Cursor:
+    return replace(cursor, epoch=cursor.epoch + 1)
+
+
+def _runs(ordinals: Iterable[int]) -> Iterator[tuple[int, int]]:
+    return ((ordinal, ordinal + 1) for ordinal in ordinals)

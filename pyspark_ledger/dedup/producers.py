@@ -1,0 +1,300 @@
+"""Deduplication by sequence id (PIP-6): who wrote what last, and what that says about the next batch.
+
+There is one truth: the snapshot attached to the dedup cursor's mark-delete position, plus what the commits
+after it add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from enum import Enum
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from pyspark_ledger.base.limits import Limits
+from pyspark_ledger.base.position import Position
+from pyspark_ledger.dedup.sequences import Sequences
+from pyspark_ledger.errors import Conflict, Fenced
+from pyspark_ledger.files.topicfiles import TopicFiles
+from pyspark_ledger.metadata.records import Commit, DedupSnapshot, ProducerState
+
+_PRODUCERS = pa.schema(
+    [
+        pa.field("name", pa.string()),
+        pa.field("sequence", pa.int64()),
+        pa.field("query", pa.string()),
+        pa.field("run", pa.string()),
+        pa.field("past_runs", pa.list_(pa.string())),
+        pa.field("digest", pa.binary()),
+        pa.field("records", pa.int64()),
+        pa.field("publish_ms", pa.int64()),
+        pa.field("per_record", pa.bool_()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a writer says of the batch it brings."""
+
+    producer: str
+    sequence: int
+    query: str = ""
+    run: str = ""
+    digest: bytes = b""  # empty: the offset log could not be read
+
+
+class Verdict(Enum):
+    NEW = "new"
+    REPLAY = "replay"
+
+
+def judge(state: ProducerState | None, claim: Claim, records: int | None, topic: str) -> Verdict:
+    """Is this batch new, or the last one again? Anything else is an error that says what to do: dropping
+    it silently would lose data, taking it would double it.
+
+    ``records`` is None when the writer did not count because the digests agree.
+    """
+    if state is None:
+        return Verdict.NEW
+    if state.per_record:
+        raise Conflict(
+            f"producer '{claim.producer}' of topic '{topic}' numbers single records (the last is {state.sequence}), "
+            f"and {_query(claim.query)} would number whole batches with it: choose another producerName, or let it go "
+            f"with client.forget_producer('{topic}', '{claim.producer}')",
+            "LEDGER_PRODUCER_OWNED",
+        )
+    if claim.query != state.query:
+        raise Conflict(
+            f"producer '{claim.producer}' of topic '{topic}' belongs to {_query(state.query)} (last sequence id "
+            f"{state.sequence}), and {_query(claim.query)} now writes with it. If that is the same job with a new "
+            f"checkpoint, its batch ids started again and cannot be told from old ones: choose another producerName, "
+            f"or let the old one go with client.forget_producer('{topic}', '{claim.producer}')",
+            "LEDGER_PRODUCER_OWNED",
+        )
+    if claim.run and claim.run in state.past_runs:
+        raise Fenced(
+            f"run {claim.run} of {_query(claim.query)} was replaced by run {state.run}, which has written sequence id "
+            f"{state.sequence} to topic '{topic}': this one must stop; nothing was changed",
+            "LEDGER_PRODUCER_FENCED",
+        )
+    if claim.sequence > state.sequence:
+        return Verdict.NEW
+    if claim.sequence < state.sequence:
+        raise Conflict(
+            f"producer '{claim.producer}' has written sequence id {state.sequence} to topic '{topic}' and now brings "
+            f"{claim.sequence}: an older copy of the checkpoint was restored, or another job uses the name. Restore "
+            f"the newest checkpoint, or start with a new checkpoint and another producerName",
+            "LEDGER_SEQUENCE_BEHIND",
+        )
+    if claim.digest and state.digest:
+        same = claim.digest == state.digest
+    else:
+        same = records is not None and records == state.records
+    if same:
+        return Verdict.REPLAY
+    raise Conflict(
+        f"producer '{claim.producer}' brings sequence id {claim.sequence} to topic '{topic}' a second time, with other "
+        f"data ({'other offsets' if claim.digest and state.digest else f'{records} records'}, the log has "
+        f"{state.records} records): an older copy of the checkpoint was restored, or the input of a finished batch "
+        f"changed. Restore the newest checkpoint, or start with a new checkpoint and another producerName",
+        "LEDGER_SEQUENCE_REUSED",
+    )
+
+
+def _query(query: str) -> str:
+    return f"query {query}" if query else "a batch job"
+
+
+class Producers:
+    """Producer states up to a commit.
+
+    A producer whose records bring their own ids has only its last one, and there may be a million of them: they are
+    kept apart, not as objects.
+    """
+
+    def __init__(self, next_commit: int, states: Iterable[ProducerState], limits: Limits) -> None:
+        self.first_commit = self.next_commit = next_commit
+        self._limits = limits
+        self._owned: dict[str, ProducerState] = {}
+        self._sequences = Sequences()
+        self._evicted: set[int] = set()
+        for state in states:
+            self._put(state)
+
+    def _put(self, state: ProducerState) -> None:
+        if state.per_record:
+            self._sequences.put([state.name], [state.sequence], [state.publish_ms])
+        else:
+            self._owned[state.name] = state
+
+    def __len__(self) -> int:
+        return len(self._owned) + len(self._sequences)
+
+    @property
+    def evicted(self) -> int:
+        return len(self._evicted)
+
+    def get(self, name: str) -> ProducerState | None:
+        last = self._sequences.get(name)
+        return self._owned.get(name) if last is None else _per_record(name, *last)
+
+    def all(self) -> list[ProducerState]:
+        per_record = (_per_record(*each) for each in self._sequences)
+        return sorted((*self._owned.values(), *per_record), key=lambda state: state.name)
+
+    def owned(self) -> list[ProducerState]:
+        """The producers that belong to a query or a batch job."""
+        return list(self._owned.values())
+
+    def known_sequences(self, at_most: int, name: str = "") -> pa.Table | None:
+        """(producer, sequence) of everybody whose records bring ids, or of one; None if there are too many."""
+        if name:
+            last = self._sequences.get(name)
+            return _pairs([(name, *last)] if last else [])
+        return _pairs(self._sequences) if len(self._sequences) <= at_most else None
+
+    def look_up(self, names: pa.Array, topic: str) -> pa.Table:
+        """(last, slot) of each producer whose records bring their own ids; null for one that is new. A slot is good
+        until the next commit is applied."""
+        slots = self._sequences.slots(names.to_pylist())
+        if slots.null_count:
+            unknown = names.filter(slots.is_null()).to_pylist()
+            if taken := self._owned.keys() & unknown:
+                raise _owned_by_batches(self._owned[min(taken)], topic)
+            self.check_not_evicted(unknown, topic)
+        return pa.table({"last": self._sequences.last(slots), "slot": slots})
+
+    def last_sequence(self, name: str, topic: str) -> int | None:
+        return self.look_up(pa.array([name], pa.string()), topic)["last"][0].as_py()  # type: ignore[no-any-return]
+
+    def check_not_evicted(self, names: Iterable[str], topic: str) -> None:
+        """An evicted producer's ids cannot be told from new ones: say so, never guess."""
+        if self._evicted:
+            for name in names:
+                if _fingerprint(name) in self._evicted and self.get(name) is None:
+                    raise Conflict(
+                        f"producer '{name}' of topic '{topic}' was silent for so long that the topic's policy evicted "
+                        "it: whether its ids are old or new is no longer known. Use another producer name, or let it "
+                        f"begin anew with client.forget_producer('{topic}', '{name}')",
+                        "LEDGER_PRODUCER_EVICTED",
+                    )
+
+    def is_evicted(self, name: str) -> bool:
+        return _fingerprint(name) in self._evicted
+
+    # -- moving on -----------------------------------------------------------------------------------------
+
+    def apply(self, commit: Commit, files: TopicFiles, highest: pa.Table | None = None) -> None:
+        """``highest`` is what the commit adds, with slots, if that is in memory."""
+        assert commit.number == self.next_commit, "a snapshot never covers a commit it has not seen"
+        self.next_commit += 1
+        if commit.forget:
+            self._forget(commit.producer)
+        elif commit.sequence_column:
+            self._raise(commit, files, highest)
+        elif commit.producer and commit.sequence is not None:
+            self._owned[commit.producer] = self._after(self._owned.get(commit.producer), commit)
+
+    def _forget(self, name: str) -> None:
+        self._owned.pop(name, None)
+        self._sequences.remove(name)
+        self._evicted.discard(_fingerprint(name))
+
+    def _raise(self, commit: Commit, files: TopicFiles, highest: pa.Table | None) -> None:
+        if highest is not None:
+            columns = [highest[name].to_pylist() for name in ("producer", "sequence")]
+            slots = highest["slot"].combine_chunks()
+        elif commit.highest_file is not None:
+            table = files.fetch_table(commit.highest_file)
+            columns, slots = [table[name].to_pylist() for name in ("producer", "sequence")], None
+        else:
+            columns, slots = [list(column) for column in zip(*commit.highest, strict=True)] or [[], []], None
+        names, last = columns
+        self._sequences.put(names, last, [commit.publish_ms] * len(names), slots)
+
+    def _after(self, old: ProducerState | None, commit: Commit) -> ProducerState:
+        past = old.past_runs if old else ()
+        if old and old.run and old.run != commit.run:
+            past = (*past, old.run)[-self._limits.past_runs :]
+        assert commit.sequence is not None
+        return ProducerState(
+            commit.producer,
+            commit.sequence,
+            commit.query,
+            commit.run,
+            past,
+            commit.digest,
+            commit.records,
+            commit.publish_ms,
+        )
+
+    # -- snapshots -----------------------------------------------------------------------------------------
+
+    def without_silent(self, since_ms: int) -> Producers:
+        """A copy in which producers that have written nothing since are only fingerprints."""
+        kept = Producers(self.next_commit, (), self._limits)
+        gone = []
+        for state in self.all():
+            if state.publish_ms >= since_ms:
+                kept._put(state)
+            else:
+                gone.append(state.name)
+        kept._evicted = self._evicted | {_fingerprint(name) for name in gone}
+        return kept
+
+    def snapshot(self, files: TopicFiles, mark_delete: Position, epoch: int) -> DedupSnapshot:
+        evicted_file = None
+        if self._evicted:
+            fingerprints = pa.array(sorted(self._evicted), pa.uint64())
+            evicted_file = files.stage_table(pa.table({"fingerprint": fingerprints}), epoch)
+        evicted = (len(self._evicted), evicted_file)
+        if len(self) * 40 <= self._limits.inline_producers_bytes:  # else it cannot be small enough
+            states = self.all()
+            size = sum(len(s.name) + len(s.query) + 40 * (len(s.past_runs) + 2) + len(s.digest) for s in states)
+            if size <= self._limits.inline_producers_bytes:
+                return DedupSnapshot(self.next_commit, mark_delete, tuple(states), None, *evicted)
+        return DedupSnapshot(self.next_commit, mark_delete, (), files.stage_table(self._table(), epoch), *evicted)
+
+    def _table(self) -> pa.Table:
+        owned = pa.Table.from_pylist([asdict(state) for state in self._owned.values()], schema=_PRODUCERS)
+        return pa.concat_tables([owned, self._sequences.table()], promote_options="default")
+
+    @classmethod
+    def load(cls, snapshot: DedupSnapshot, files: TopicFiles, limits: Limits) -> Producers:
+        self = cls(snapshot.next_commit, snapshot.producers, limits)
+        if snapshot.producers_file is not None:
+            table = files.fetch_table(snapshot.producers_file)
+            is_owned = pc.fill_null(pc.invert(table["per_record"]), False)
+            for row in table.filter(is_owned).to_pylist():
+                self._put(ProducerState(**{**row, "past_runs": tuple(row["past_runs"])}))
+            per_record = table.filter(pc.invert(is_owned))
+            self._sequences.put(*(per_record[name].to_pylist() for name in ("name", "sequence", "publish_ms")))
+        if snapshot.evicted_file is not None:
+            self._evicted = set(files.fetch_table(snapshot.evicted_file)["fingerprint"].to_pylist())
+        return self
+
+
+def _per_record(name: str, sequence: int, publish_ms: int) -> ProducerState:
+    return ProducerState(name, sequence, "", "", (), b"", 0, publish_ms, per_record=True)
+
+
+def _pairs(sequences: Iterable[tuple[str, int, int]]) -> pa.Table:
+    rows = [{"producer": name, "sequence": last} for name, last, _ in sequences]
+    return pa.Table.from_pylist(rows, schema=pa.schema([("producer", pa.string()), ("sequence", pa.int64())]))
+
+
+def _fingerprint(name: str) -> int:
+    return xxhash.xxh3_64_intdigest(name.encode())
+
+
+def _owned_by_batches(state: ProducerState, topic: str) -> Conflict:
+    return Conflict(
+        f"producer '{state.name}' of topic '{topic}' belongs to {_query(state.query)}, which numbers whole batches: it "
+        "cannot number records too. Choose another producer name, or let this one go with "
+        f"client.forget_producer('{topic}', '{state.name}')",
+        "LEDGER_PRODUCER_OWNED",
+    )

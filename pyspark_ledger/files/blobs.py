@@ -1,0 +1,43 @@
+"""Values that may be too long for their node: those go to a file that the node names.
+
+A file is written for one version of its node, which is in its name, and only the change that makes this version can
+name it. So once the node is past it, a file that the node does not name is garbage for good, and whoever writes the
+next one sweeps: no epochs are needed here, and no gc.
+"""
+
+from __future__ import annotations
+
+import xxhash
+
+from pyspark_ledger.base import names
+from pyspark_ledger.base.clock import Clock
+from pyspark_ledger.errors import CorruptData
+from pyspark_ledger.files.storage import Storage
+from pyspark_ledger.metadata.records import FileRef
+
+
+class Blobs:
+    """The long values of one node."""
+
+    def __init__(self, storage: Storage, folder: str, clock: Clock) -> None:
+        self._storage, self._folder, self._clock = storage, folder, clock
+
+    def stage(self, data: bytes, version: int) -> FileRef:
+        """Durable when it returns. ``version`` is the one that the node will have if it names this file."""
+        uid = self._clock.new_id()
+        self._storage.write(names.versioned_file(self._folder, version, uid), data)
+        return FileRef(version, uid, len(data), len(data), xxhash.xxh3_64_intdigest(data))
+
+    def fetch(self, file: FileRef) -> bytes:
+        path = names.versioned_file(self._folder, file.epoch, file.uid)
+        data = bytes(self._storage.read(path, 0, file.length + 1).to_pybytes())
+        if len(data) != file.length or xxhash.xxh3_64_intdigest(data) != file.tail_hash:
+            raise CorruptData(f"{self._storage.where(path)} is damaged: it fails its checksum; restore it from a copy")
+        return data
+
+    def sweep(self, version: int, named: FileRef | None) -> None:
+        """The node is known to have had this version, and to name this file then: what is older can go."""
+        for path in list(self._storage.list(self._folder)):
+            parsed = names.parse_versioned_file(path)
+            if parsed is not None and parsed[0] <= version and (named is None or parsed[1] != named.uid):
+                self._storage.delete(path)

@@ -1,0 +1,55 @@
+"""Masks: which rows of an entry are not part of the log.
+
+A duplicate that is found when its file is already written is masked, not cut out: files never change, and positions
+count every row. A mask is a bitmap with a one for every row that is kept, compressed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_ledger.metadata.records import Entry
+
+
+def pack(kept: pa.BooleanArray) -> bytes:
+    """The mask of an entry whose row i is kept if ``kept[i]``."""
+    bitmap = pa.concat_arrays([kept, kept.slice(0, 0)]).buffers()[1]  # a copy begins at bit 0
+    size = _size(len(kept))
+    return bytes(pa.compress(bitmap.slice(0, size), "zstd", asbytes=True))
+
+
+@lru_cache(maxsize=64)  # one entry is looked at by planning, reading and counting
+def unpack(mask: bytes, rows: int) -> pa.BooleanArray:
+    bitmap = pa.decompress(mask, decompressed_size=_size(rows), codec="zstd")
+    return pa.BooleanArray.from_buffers(pa.bool_(), rows, [None, bitmap], null_count=0)
+
+
+def cut(entry: Entry, kept: pa.BooleanArray) -> Entry | None:
+    """The entry without the rows that are not kept; None if there are no others."""
+    count = kept.true_count
+    if count == 0:
+        return None
+    return entry if count == entry.records else replace(entry, masked=entry.records - count, mask=pack(kept))
+
+
+def count(mask: bytes, rows: int, start: int, stop: int) -> int:
+    """How many of the rows [start, stop) are kept."""
+    if not mask:
+        return stop - start
+    return int(pc.sum(unpack(mask, rows).slice(start, stop - start)).as_py() or 0)
+
+
+def skip(mask: bytes, rows: int, start: int, kept: int) -> int:
+    """The index of the next kept row after ``kept`` of them, counted from ``start``; ``rows`` if there is none."""
+    if not mask:
+        return min(rows, start + kept)
+    found = pc.indices_nonzero(unpack(mask, rows).slice(start))
+    return start + int(found[kept].as_py()) if kept < len(found) else rows
+
+
+def _size(rows: int) -> int:
+    return (rows + 7) // 8

@@ -1,0 +1,233 @@
+"""What a topic's records look like, and whether a batch fits.
+
+A topic's schema uses one canonical Arrow type for each type that Spark knows, so that what was written by
+Python and by Spark, in any session time zone, is the same on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pat
+
+from pyspark_ledger.errors import InvalidInput
+
+_AS_IT_IS = (
+    pa.null(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(),
+    pa.string(), pa.binary(), pa.date32(),
+)  # fmt: skip
+
+
+# Columns of files, and of no topic.
+SEQUENCE = "ledger.sequence"  # sequence ids that are not in the payload
+HIDDEN = pa.schema(
+    [
+        pa.field("ledger.ledger", pa.int64(), False),  # where a compacted record was,
+        pa.field("ledger.entry", pa.int64(), False),
+        pa.field("ledger.index", pa.int64(), False),
+        pa.field("ledger.published", pa.int64(), False),  # when it was published,
+        pa.field("ledger.producer", pa.string()),  # by whom,
+        pa.field(SEQUENCE, pa.int64()),  # under which sequence id,
+        pa.field("ledger.tombstone", pa.bool_(), False),  # and whether it says that its key is gone
+    ]
+)
+LEDGER, ENTRY, INDEX, PUBLISHED, PRODUCER, _, TOMBSTONE = HIDDEN.names
+
+
+def canonical(schema: pa.Schema) -> pa.Schema:
+    """The schema as a topic stores it. InvalidInput names the column that has no place in Spark."""
+    if len(schema) == 0:
+        raise InvalidInput("a topic needs at least one column", "LEDGER_INVALID_SCHEMA")
+    for name in schema.names:
+        if name in HIDDEN.names:
+            raise InvalidInput(f"the column name '{name}' is reserved: rename it", "LEDGER_INVALID_SCHEMA")
+    folded: dict[str, str] = {}
+    for name in schema.names:
+        if name.lower() in folded:
+            raise InvalidInput(
+                f"the columns '{folded[name.lower()]}' and '{name}' differ in case at most; Spark could not tell them "
+                "apart: rename one",
+                "LEDGER_INVALID_SCHEMA",
+            )
+        folded[name.lower()] = name
+    return pa.schema([canonical_field(field, field.name) for field in schema])
+
+
+def canonical_field(field: pa.Field, path: str) -> pa.Field:
+    return pa.field(field.name, canonical_type(field.type, path), field.nullable, field.metadata)
+
+
+def canonical_type(kind: pa.DataType, path: str) -> pa.DataType:
+    if kind in _AS_IT_IS or pat.is_decimal128(kind):
+        return kind
+    if pat.is_large_string(kind) or pat.is_string_view(kind):
+        return pa.string()
+    if pat.is_large_binary(kind) or pat.is_fixed_size_binary(kind) or pat.is_binary_view(kind):
+        return pa.binary()
+    if pat.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC" if kind.tz else None)
+    if pat.is_duration(kind):
+        return pa.duration("us")
+    if pat.is_time(kind):
+        return pa.time64("ns")
+    if pat.is_dictionary(kind):
+        return canonical_type(kind.value_type, path)
+    if pat.is_map(kind):
+        return pa.map_(
+            canonical_field(kind.key_field, f"{path}.key").with_name("key").with_nullable(False),
+            canonical_field(kind.item_field, f"{path}.value").with_name("value"),
+        )
+    if pat.is_list(kind) or pat.is_large_list(kind) or pat.is_fixed_size_list(kind):
+        return pa.list_(canonical_field(kind.value_field, f"{path}.element").with_name("element"))
+    if pat.is_struct(kind):
+        return pa.struct([canonical_field(child, f"{path}.{child.name}") for child in kind])
+    raise InvalidInput(
+        f"column '{path}' has the Arrow type {kind}, which Spark does not know: cast it first",
+        "LEDGER_INVALID_SCHEMA",
+    )
+
+
+def merge(topic: pa.Schema, incoming: pa.Schema, *, may_add: bool) -> pa.Schema:
+    """The topic's schema after a batch with this (canonical) schema; the same object if nothing changes.
+
+    InvalidInput shows every difference at once.
+    """
+    problems: list[str] = []
+    added: list[pa.Field] = []
+    spelled = {name.lower(): name for name in topic.names}
+    for field in incoming:
+        if spelled.get(field.name.lower(), field.name) != field.name:
+            problems.append(f"! {_show(field)}: the topic spells it {spelled[field.name.lower()]}")
+        elif field.name not in topic.names:
+            added.append(field.with_nullable(True))
+            if not may_add:
+                problems.append(f"+ {_show(field)}: not in the topic; option mergeSchema=true would add it")
+        elif not _fits(topic.field(field.name).type, field.type):
+            problems.append(f"! {_show(field)}: the topic has {_show(topic.field(field.name))}")
+    problems += [
+        f"- {_show(field)}: missing, and the topic does not allow null there"
+        for field in topic
+        if not field.nullable and field.name not in incoming.names
+    ]
+    if problems:
+        raise InvalidInput("the schema does not fit the topic:\n  " + "\n  ".join(problems), "LEDGER_SCHEMA_MISMATCH")
+    return pa.schema([*topic, *added]) if added else topic
+
+
+def check_version(kind: pa.DataType, column: str, key: str) -> None:
+    if column == key:
+        raise InvalidInput(
+            f"versionColumn '{column}' is the key: all records of a key would have one version", "LEDGER_INVALID_OPTION"
+        )
+    if pat.is_nested(kind) or pat.is_null(kind):
+        raise InvalidInput(
+            f"versionColumn '{column}' is of type {kind}: versions are compared, so it must be a single value",
+            "LEDGER_INVALID_OPTION",
+        )
+
+
+def check_key(kind: pa.DataType, key: str, topic: str) -> None:
+    if pat.is_nested(kind):
+        raise InvalidInput(
+            f"the key '{key}' of topic '{topic}' is of type {kind}: only a key that is a single value can be compacted",
+            "LEDGER_NOT_COMPACTABLE",
+        )
+
+
+def written(topic: pa.Schema, incoming: pa.Schema) -> pa.Schema:
+    """The schema of an entry file: the topic's columns that the batch brings, in the topic's order."""
+    return pa.schema([field for field in topic if field.name in incoming.names])
+
+
+def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """A writer's batch in the topic's types. Zero-copy unless a type really changes."""
+    columns = [_cast(batch.column(batch.schema.get_field_index(field.name)), field) for field in target]
+    for field, column in zip(target, columns, strict=True):
+        if not field.nullable and column.null_count:
+            raise InvalidInput(
+                f"column '{field.name}' has a null, and the topic does not allow null there",
+                "LEDGER_NULL_NOT_ALLOWED",
+            )
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def check_columns(schema: pa.Schema, record: Mapping[str, Any], topic: str) -> None:
+    unknown = record.keys() - set(schema.names)
+    if unknown:
+        raise InvalidInput(
+            f"topic '{topic}' has no column '{min(unknown)}': {', '.join(schema.names)}", "LEDGER_SCHEMA_MISMATCH"
+        )
+
+
+def from_records(records: Iterable[Mapping[str, Any]], schema: pa.Schema, topic: str) -> pa.RecordBatch:
+    """Records as column -> value; a column that is left out is null."""
+    try:
+        return pa.RecordBatch.from_pylist([dict(record) for record in records], schema=schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise InvalidInput(f"a record does not fit topic '{topic}': {error}", "LEDGER_INVALID_VALUE") from None
+
+
+def with_sequence(batches: list[pa.RecordBatch], ids: pa.Array) -> list[pa.RecordBatch]:
+    """Adds sequence ids that the payload does not have."""
+    numbered, first = [], 0
+    for batch in batches:
+        column = ids.slice(first, batch.num_rows)
+        numbered.append(batch.append_column(pa.field(SEQUENCE, pa.int64(), nullable=False), column))
+        first += batch.num_rows
+    return numbered
+
+
+def project(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """A stored batch as a reader wants it. Columns that the topic did not have yet are null."""
+    if not target.names:
+        return no_columns(batch.num_rows)
+    columns = []
+    for field in target:
+        index = batch.schema.get_field_index(field.name)
+        columns.append(pa.nulls(batch.num_rows, field.type) if index < 0 else _cast(batch.column(index), field))
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def no_columns(rows: int) -> pa.RecordBatch:
+    """Rows that are only counted. Made from no arrays, a batch would have none."""
+    return pa.RecordBatch.from_struct_array(pa.nulls(rows, pa.struct([])))
+
+
+def to_bytes(schema: pa.Schema) -> bytes:
+    return schema.serialize().to_pybytes()  # type: ignore[no-any-return]
+
+
+def from_bytes(data: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(data))
+
+
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    if column.type.equals(field.type, check_metadata=True):
+        return column
+    try:
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise InvalidInput(
+            f"column '{field.name}' cannot be stored as {field.type}: {error}", "LEDGER_INVALID_VALUE"
+        ) from None
+
+
+def _fits(topic: pa.DataType, incoming: pa.DataType) -> bool:
+    """Equal, or equal but for nulls that the topic allows and the batch does not bring."""
+    if pat.is_struct(topic) and pat.is_struct(incoming):
+        return [f.name for f in topic] == [f.name for f in incoming] and all(map(_field_fits, topic, incoming))
+    if pat.is_map(topic) and pat.is_map(incoming):
+        return _fits(topic.key_type, incoming.key_type) and _field_fits(topic.item_field, incoming.item_field)
+    if pat.is_list(topic) and pat.is_list(incoming):
+        return _field_fits(topic.value_field, incoming.value_field)
+    return bool(topic.equals(incoming))
+
+
+def _field_fits(topic: pa.Field, incoming: pa.Field) -> bool:
+    return (topic.nullable or not incoming.nullable) and _fits(topic.type, incoming.type)
+
+
+def _show(field: pa.Field) -> str:
+    return f"{field.name} {field.type}{'' if field.nullable else ' not null'}"

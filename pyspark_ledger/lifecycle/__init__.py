@@ -1,0 +1,1 @@
+"""What keeps a topic healthy over the years: garbage collection."""

@@ -1,0 +1,1 @@
+"""A real ZooKeeper on this machine, for development and tests."""

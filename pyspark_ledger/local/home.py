@@ -1,0 +1,129 @@
+"""A ZooKeeper and a storage folder for development, kept in one folder of this machine.
+
+The server is a process in the background, started by one command and stopped by another. Its data stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from pyspark_ledger.base.clock import SYSTEM_CLOCK, Deadline
+from pyspark_ledger.errors import InvalidInput, Unavailable
+from pyspark_ledger.local.zookeeper import HOST, find_jars, find_java, is_free, mode, running_pid
+
+_START_S = 90.0
+_STOP_S = 15.0
+
+
+def default_folder() -> Path:
+    return Path(os.environ.get("LEDGER_HOME") or "~/.pyspark-ledger").expanduser().absolute()
+
+
+class LocalHome:
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or default_folder()
+        self.storage = self.folder / "storage"
+        self._data = self.folder / "zookeeper"
+        self._pid_file = self.folder / "zookeeper.pid"
+        self._log = self.folder / "zookeeper.log"
+
+    @property
+    def pid(self) -> int | None:
+        """The process that runs the server, if it lives: one that was killed has left its number, and no lock."""
+        return running_pid(self._pid_file)
+
+    @property
+    def port(self) -> int | None:
+        """Where the server listens, or did when it last ran."""
+        with contextlib.suppress(FileNotFoundError):
+            found = re.search(r"^clientPort=(\d+)$", (self._data / "1" / "zoo.cfg").read_text(), re.MULTILINE)
+            return int(found[1]) if found else None
+        return None
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def answers(self) -> bool:
+        return self.pid is not None and self.port is not None and bool(mode(self.port))
+
+    def start(self, port: int) -> None:
+        """Returns when the server answers. It goes on when this process ends."""
+        find_java()
+        find_jars()
+        _require_free(port)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pyspark_ledger.local.zookeeper", "--port", str(port)]
+        command += ["--data", str(self._data), "--pid-file", str(self._pid_file)]
+        with self._log.open("wb") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        try:
+            self._await_start(process, port)
+        except BaseException:
+            process.terminate()
+            raise
+
+    def _await_start(self, process: subprocess.Popen[bytes], port: int) -> None:
+        """It says its address when it serves, and ends if it cannot."""
+        deadline = Deadline(SYSTEM_CLOCK, _START_S)
+        while f"{HOST}:{port}" not in (said := self._log.read_text(errors="replace").splitlines()):
+            if process.poll() is not None or deadline.passed:
+                why = said[0] if said else f"no answer after {_START_S:g} s"
+                raise Unavailable(
+                    f"ZooKeeper did not start: {why} (more in {self._log})", "LEDGER_ZOOKEEPER_NOT_STARTED"
+                )
+            SYSTEM_CLOCK.sleep(0.05)
+
+    def stop(self) -> bool:
+        """False if it was not running."""
+        pid = self.pid
+        if pid is None:
+            return False
+        for number in (signal.SIGTERM, signal.SIGKILL):  # the server ends with its process in either case
+            os.kill(pid, number)
+            deadline = Deadline(SYSTEM_CLOCK, _STOP_S)
+            while not deadline.passed:
+                if self.pid is None:
+                    return True
+                SYSTEM_CLOCK.sleep(0.05)
+        raise Unavailable(f"process {pid} does not end", "LEDGER_ZOOKEEPER_NOT_STOPPED")
+
+    def contents(self) -> dict[str, int]:
+        """What a purge would delete, in bytes."""
+        parts = [part for part in (self._data, self.storage) if part.exists()]
+        return {str(part): sum(file.stat().st_size for file in part.rglob("*") if file.is_file()) for part in parts}
+
+    def purge(self) -> None:
+        """Deletes what this class made, and nothing else that is in the folder."""
+        if self.pid is not None:
+            raise InvalidInput(f"a server runs in {self.folder}: stop it first", "LEDGER_FOLDER_IN_USE")
+        for part in (self._data, self.storage):
+            shutil.rmtree(part, ignore_errors=True)
+        for file in (self._pid_file, self._log):
+            file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # not empty, or never made
+            self.folder.rmdir()
+
+
+def _require_free(port: int) -> None:
+    deadline = Deadline(SYSTEM_CLOCK, 1.0)  # a server whose process was killed is still on its way out
+    while not is_free(port):
+        if deadline.passed:
+            if mode(port):
+                who = "another ZooKeeper: use that one (it needs LEDGER_STORAGE once), or"
+            else:
+                who = f"another program (ss -ltnp 'sport = :{port}' names it): stop it, or"
+            raise InvalidInput(
+                f"port {port} of {HOST} is in use by {who} choose another with --port", "LEDGER_PORT_IN_USE"
+            )
+        SYSTEM_CLOCK.sleep(0.05)

@@ -1,0 +1,160 @@
+"""The tree of immutable index files over sealed ledgers.
+
+A *leaf* lists the commits of one sealed ledger. A *node* of level 1 lists up to a thousand leaves, of level
+2 up to a thousand nodes of level 1, and so on. The head names the right edge of the tree, the *spine*: the
+node of each level that still has room. Sealing a ledger writes one leaf and, almost always, one node.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from pyspark_ledger.files.topicfiles import (
+    ENTRY_TYPE,
+    FILE_TYPE,
+    TopicFiles,
+    entry_from_row,
+    entry_row,
+    file_from_row,
+    file_row,
+)
+from pyspark_ledger.metadata.records import Commit, FileRef
+
+_COMMITS = pa.schema(
+    [
+        pa.field("number", pa.int64()),
+        pa.field("id", pa.binary(16)),
+        pa.field("ledger", pa.int64()),
+        pa.field("first_entry", pa.int64()),
+        pa.field("entry_count", pa.int64()),
+        pa.field("records", pa.int64()),
+        pa.field("bytes", pa.int64()),
+        pa.field("records_before", pa.int64()),
+        pa.field("bytes_before", pa.int64()),
+        pa.field("publish_ms", pa.int64()),
+        pa.field("schema_id", pa.int64()),
+        pa.field("entries", pa.list_(ENTRY_TYPE)),
+        pa.field("entries_file", FILE_TYPE),
+        pa.field("producer", pa.string()),
+        pa.field("query", pa.string()),
+        pa.field("run", pa.string()),
+        pa.field("sequence", pa.int64()),
+        pa.field("digest", pa.binary()),
+        pa.field("forget", pa.bool_()),
+        pa.field("sequence_column", pa.string()),
+        pa.field("producer_column", pa.string()),
+        pa.field("highest", pa.map_(pa.string(), pa.int64())),
+        pa.field("highest_file", FILE_TYPE),
+        pa.field("dropped", pa.int64()),
+        pa.field("mints", pa.bool_()),
+        pa.field("tokens_before", pa.int64()),
+    ]
+)
+_ROWS = pa.schema(
+    [
+        pa.field("level", pa.int64()),
+        pa.field("ledger", pa.int64()),
+        pa.field("first_commit", pa.int64()),
+        pa.field("publish_ms", pa.int64()),
+        pa.field("records_before", pa.int64()),
+        pa.field("file", FILE_TYPE),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRow:
+    """A leaf (level 0) or a node, with what is known of the first commit below it."""
+
+    level: int
+    ledger: int
+    first_commit: int
+    publish_ms: int
+    records_before: int
+    file: FileRef
+
+
+class Index:
+    """The sealed part of a topic, as of one head."""
+
+    def __init__(self, files: TopicFiles, spine: tuple[FileRef, ...]) -> None:
+        self._files = files
+        self._spine = spine
+
+    def leaves(self, key: Callable[[IndexRow], int], value: int) -> Iterator[IndexRow]:
+        """From the last leaf whose ``key`` is <= value (or the first leaf) to the end, in order."""
+        rows = [row for ref in reversed(self._spine) for row in self._rows(ref)]
+        yield from self._walk(rows, key, value)
+
+    def commits(self, leaf: IndexRow) -> list[Commit]:
+        return [commit_from_row(row) for row in self._files.fetch(leaf.file)]
+
+    def references(self, first_commit: int) -> Iterator[FileRef]:
+        """Every file of the tree that reaches a commit or a later one."""
+        yield from self._spine
+        rows = [row for ref in reversed(self._spine) for row in self._rows(ref)]
+        yield from self._references(rows, first_commit)
+
+    def _references(self, rows: list[IndexRow], first_commit: int) -> Iterator[FileRef]:
+        for row in rows[max(0, bisect_right(rows, first_commit, key=lambda row: row.first_commit) - 1) :]:
+            yield row.file
+            if row.level > 0:
+                yield from self._references(self._rows(row.file), first_commit)
+
+    def _walk(self, rows: list[IndexRow], key: Callable[[IndexRow], int], value: int) -> Iterator[IndexRow]:
+        first = max(0, bisect_right(rows, value, key=key) - 1)
+        for row in rows[first:]:
+            if row.level == 0:
+                yield row
+            else:
+                yield from self._walk(self._rows(row.file), key, value)
+
+    def _rows(self, ref: FileRef) -> list[IndexRow]:
+        return [IndexRow(**{**row, "file": file_from_row(row["file"])}) for row in self._files.fetch(ref)]
+
+    def extended(self, leaf: IndexRow, epoch: int, fanout: int) -> tuple[FileRef, ...]:
+        """Stages the files of a tree with one more leaf and returns its spine. This tree stays as it is."""
+        return self._extend(self._spine, 0, leaf, epoch, fanout)
+
+    def _extend(
+        self, spine: tuple[FileRef, ...], level: int, row: IndexRow, epoch: int, fanout: int
+    ) -> tuple[FileRef, ...]:
+        if level == len(spine):
+            return (*spine, self._stage([row], epoch))
+        rows = self._rows(spine[level])
+        if len(rows) < fanout:
+            return (*spine[:level], self._stage([*rows, row], epoch), *spine[level + 1 :])
+        first = rows[0]
+        full = IndexRow(
+            level + 1, first.ledger, first.first_commit, first.publish_ms, first.records_before, spine[level]
+        )
+        taller = self._extend(spine, level + 1, full, epoch, fanout)
+        return (*taller[:level], self._stage([row], epoch), *taller[level + 1 :])
+
+    def _stage(self, rows: list[IndexRow], epoch: int) -> FileRef:
+        return self._files.stage([{**asdict(row), "file": file_row(row.file)} for row in rows], _ROWS, epoch)
+
+
+def stage_leaf(files: TopicFiles, commits: list[Commit], epoch: int) -> IndexRow:
+    first = commits[0]
+    file = files.stage([commit_row(commit) for commit in commits], _COMMITS, epoch)
+    return IndexRow(0, first.ledger, first.number, first.publish_ms, first.records_before, file)
+
+
+def commit_row(commit: Commit) -> dict[str, Any]:
+    row = {name: getattr(commit, name) for name in _COMMITS.names}
+    row["entries"] = [entry_row(entry) for entry in commit.entries]
+    for name in ("entries_file", "highest_file"):
+        row[name] = file_row(row[name]) if row[name] else None
+    return row
+
+
+def commit_from_row(row: dict[str, Any]) -> Commit:
+    files = {name: file_from_row(row[name]) if row[name] else None for name in ("entries_file", "highest_file")}
+    entries = tuple(entry_from_row(entry) for entry in row["entries"])
+    return Commit(**{**row, **files, "entries": entries, "highest": tuple(row["highest"])})

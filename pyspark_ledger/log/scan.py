@@ -1,0 +1,218 @@
+"""Planning reads: which rows of which entry files lie between two positions, and how to share them out."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from pyspark_ledger.base.position import EARLIEST, Position
+from pyspark_ledger.files import mask
+from pyspark_ledger.files.entryfile import BATCH_ROWS
+from pyspark_ledger.log.log import Log, View
+from pyspark_ledger.metadata.records import FileRef
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows [start, stop) of one entry, of which those that are not masked are records."""
+
+    file: FileRef
+    ledger: int
+    entry: int
+    start: int
+    stop: int
+    records: int  # rows in the whole entry, masked ones too
+    mask: builtins.bytes
+    publish_ms: int
+    producer: str
+    sequence: int | None
+    sequence_column: str = ""  # set if every record has its own
+    producer_column: str = ""
+    mints: bool = False  # its records have tokens
+    base: Position | None = None  # of a compacted file, which has positions of its own: skip tombstones before this
+
+    @property
+    def width(self) -> int:
+        """Rows, masked ones too."""
+        return self.stop - self.start
+
+    @property
+    def rows(self) -> int:
+        """Rows that are records."""
+        return mask.count(self.mask, self.records, self.start, self.stop)
+
+    @property
+    def bytes(self) -> int:
+        return self.file.length * self.width // self.records
+
+    @property
+    def begin(self) -> Position:
+        return Position(self.ledger, self.entry, self.start)
+
+    @property
+    def end(self) -> Position:
+        """The next position to read."""
+        return self.after(self.stop)
+
+    def after(self, index: int) -> Position:
+        """The first record at or after an index. One spelling: past an entry's last record comes the next entry."""
+        index = mask.skip(self.mask, self.records, index, 0) if index < self.records else index
+        if index >= self.records:
+            return Position(self.ledger, self.entry + 1, 0)
+        return Position(self.ledger, self.entry, index)
+
+    def first(self, rows: int) -> Slice:
+        """The first so many records."""
+        return self.until(mask.skip(self.mask, self.records, self.start, rows))
+
+    def until(self, index: int) -> Slice:
+        return replace(self, stop=min(self.stop, index))
+
+    def since(self, index: int) -> Slice:
+        return replace(self, start=min(self.stop, index))
+
+
+def slices(log: Log, view: View, start: Position, end: Position) -> Iterator[Slice]:
+    """What lies in [start, end), in order. Lazy: a limited read loads only the index files it needs."""
+    for commit in log.commits_from(view, start):
+        if Position(commit.ledger, commit.first_entry, 0) >= end:
+            return
+        for number, entry in enumerate(log.entries(commit), commit.first_entry):
+            low = start.index if (commit.ledger, number) == (start.ledger, start.entry) else 0
+            stop = entry.records
+            if (commit.ledger, number) == (end.ledger, end.entry):
+                stop = min(stop, end.index)
+            before = (commit.ledger, number) < (start.ledger, start.entry)
+            past = (commit.ledger, number) > (end.ledger, end.entry)
+            if low < stop and not before and not past:
+                piece = Slice(
+                    entry.file, commit.ledger, number, low, stop, entry.records, entry.mask, commit.publish_ms,
+                    commit.producer, commit.sequence, commit.sequence_column, commit.producer_column, commit.mints,
+                )  # fmt: skip
+                if piece.rows:
+                    yield piece
+
+
+def advance(
+    pieces: Iterable[Slice],
+    start: Position,
+    end: Position,
+    max_rows: int | None = None,
+    max_bytes: int | None = None,
+    end_of: Callable[[Slice], Position] = lambda piece: piece.end,
+) -> tuple[Position, int]:
+    """How far a read of some pieces may go under its limits, and how many rows that is. Large entries are split; at
+    least one row is always taken, or a limit below a row's size would stop the stream for ever."""
+    rows_left = max_rows if max_rows is not None else 1 << 62
+    bytes_left = max_bytes if max_bytes is not None else 1 << 62
+    position, rows = start, 0
+    for piece in pieces:
+        take = min(piece.rows, rows_left)
+        if piece.bytes > bytes_left:
+            fitting = piece.until(piece.start + bytes_left * piece.records // piece.file.length).rows
+            take = min(take, max(fitting, 1 if rows == 0 else 0))
+        if take == 0:
+            return position, rows
+        taken = piece.first(take)
+        position, rows = min(end_of(taken), end), rows + take
+        rows_left -= take
+        bytes_left -= taken.bytes
+        if take < piece.rows or rows_left <= 0 or bytes_left <= 0:
+            return position, rows
+    return end if rows else position, rows
+
+
+def count(log: Log, view: View, start: Position, end: Position) -> int:
+    """Rows in [start, end), from the running totals: two look-ups, however long the log is."""
+    return max(0, records_before(log, view, end) - records_before(log, view, start))
+
+
+def records_before(log: Log, view: View, position: Position) -> int:
+    if position >= view.head.end:
+        return view.head.records
+    commit = next(log.commits_from(view, position), None)
+    if commit is None:
+        return view.head.records
+    before = commit.records_before
+    for number, entry in enumerate(log.entries(commit), commit.first_entry):
+        if (commit.ledger, number) < (position.ledger, position.entry):
+            before += entry.kept
+        elif (commit.ledger, number) == (position.ledger, position.entry):
+            before += mask.count(entry.mask, entry.records, 0, min(position.index, entry.records))
+    return before
+
+
+def position_at(log: Log, view: View, ordinal: int) -> Position:
+    """Where the record is that has so many before it; the end if there is none. The reverse of records_before."""
+    if ordinal >= view.head.records:
+        return view.head.end
+    commit = log.commit_at_ordinal(view, ordinal)
+    before = commit.records_before
+    for number, entry in enumerate(log.entries(commit), commit.first_entry):
+        if ordinal < before + entry.kept:
+            return Position(commit.ledger, number, mask.skip(entry.mask, entry.records, 0, ordinal - before))
+        before += entry.kept
+    raise AssertionError(f"commit {commit.number} does not have record {ordinal}")
+
+
+def settle(log: Log, view: View, position: Position) -> Position:
+    """The position itself if a record is there; else the next one that is valid, at most the end."""
+    return min(position_at(log, view, records_before(log, view, position)), view.head.end)
+
+
+def bytes_before(log: Log, view: View, position: Position) -> int:
+    """Stored bytes before a position; inside an entry by its share of rows."""
+    commit = next(log.commits_from(view, position), None) if position < view.head.end else None
+    if commit is None:
+        return view.head.bytes
+    before = commit.bytes_before
+    for number, entry in enumerate(log.entries(commit), commit.first_entry):
+        if (commit.ledger, number) < (position.ledger, position.entry):
+            before += entry.bytes
+        elif (commit.ledger, number) == (position.ledger, position.entry):
+            before += entry.bytes * min(position.index, entry.records) // entry.records
+    return before
+
+
+def position_at_time(log: Log, view: View, publish_ms: int) -> Position:
+    """The first record published at or after a time; the end if there is none."""
+    commit = log.commit_at_time(view, publish_ms)
+    return view.head.end if commit is None else Position(commit.ledger, commit.first_entry, 0)
+
+
+def earliest(view: View) -> Position:
+    return EARLIEST
+
+
+def share(pieces: list[Slice], target_bytes: int, min_partitions: int) -> list[list[Slice]]:
+    """Cuts a read into partitions: contiguous and in order, balanced by bytes, small entries together. Large entries
+    are cut between their record batches, unless only a cut inside them gives as many partitions as were asked for."""
+    total = sum(piece.bytes for piece in pieces)
+    rows = sum(piece.width for piece in pieces)
+    wanted = min(rows, max(-(-total // target_bytes), min_partitions))
+    parts = _cut_evenly(pieces, total, wanted, BATCH_ROWS)
+    return parts if len(parts) >= min_partitions else _cut_evenly(pieces, rows, wanted, 1)
+
+
+def _cut_evenly(pieces: list[Slice], total: int, wanted: int, grain: int) -> list[list[Slice]]:
+    """``wanted`` parts of equal size at most, cut only at rows that are a multiple of ``grain``. With a grain of one
+    row sizes are counted in rows, so that even rows of a few bytes can be told apart."""
+    parts: list[list[Slice]] = [[]]
+    done, cut = 0, 1
+    for piece in pieces:
+        size = piece.width if grain == 1 else piece.bytes
+        rest = piece
+        while cut < wanted and total * cut // wanted <= done + size:
+            row = piece.start + round((total * cut // wanted - done) * piece.width / max(size, 1))
+            row = max(rest.start, min(-(-row // grain) * grain if row < piece.stop else row, piece.stop))
+            if row > rest.start:
+                parts[-1].append(rest.until(row))
+                rest = rest.since(row)
+            if parts[-1]:
+                parts.append([])
+            cut += 1
+        if rest.width:
+            parts[-1].append(rest)
+        done += size
+    return parts if parts[-1] else parts[:-1]

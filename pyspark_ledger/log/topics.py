@@ -1,0 +1,161 @@
+"""Making, finding and deleting topics, and the namespace they are in."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from uuid import UUID
+
+import pyarrow as pa
+
+from pyspark_ledger.base import names
+from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
+from pyspark_ledger.base.position import EARLIEST
+from pyspark_ledger.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown
+from pyspark_ledger.files import schema as schemas
+from pyspark_ledger.files.storage import normalise_uri
+from pyspark_ledger.metadata.port import (
+    Create,
+    DedupKey,
+    Delete,
+    HeadKey,
+    LedgerKey,
+    Metadata,
+    NamespaceKey,
+    RootKey,
+    SchemaKey,
+    TokenGroupKey,
+    TopicKey,
+    TopicsKey,
+    TransactionLost,
+)
+from pyspark_ledger.metadata.records import DedupSnapshot, Head, Marker, Namespace, Schema, Topic
+
+_PURGES = 5
+
+
+def storage_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CLOCK) -> str:
+    """Where the namespace keeps its files. Recorded on first use, so that later users need not say it."""
+    wanted = normalise_uri(asked) if asked else None
+    found = metadata.read(NamespaceKey())
+    if found is None:
+        if wanted is None:
+            raise InvalidInput(
+                "this ZooKeeper namespace is new, and nothing says where its files go: set the option 'storage' (or "
+                "LEDGER_STORAGE) once, to a folder or a URI such as s3://bucket/prefix; later users need not",
+                "LEDGER_STORAGE_NOT_SET",
+            )
+        try:
+            metadata.transact([Create(NamespaceKey(), Namespace(wanted, clock.now_ms()))])
+        except (TransactionLost, OutcomeUnknown):
+            metadata.sync()  # somebody was faster, or it was us
+        found = metadata.read(NamespaceKey())
+        if found is None:
+            raise Conflict("the namespace could not be made: try again")
+    if wanted is not None and wanted != found.record.storage:
+        raise InvalidInput(
+            f"option 'storage' is {wanted}, but this ZooKeeper namespace keeps its files in {found.record.storage}: "
+            "leave the option out, or give the ZooKeeper address another chroot",
+            "LEDGER_STORAGE_CONFLICT",
+        )
+    return found.record.storage
+
+
+def create_topic(
+    metadata: Metadata,
+    name: str,
+    schema: pa.Schema,
+    *,
+    key: str = "",
+    version_column: str = "",
+    clock: Clock = SYSTEM_CLOCK,
+) -> Topic:
+    names.check_topic_name(name)
+    stored = schemas.canonical(schema)
+    for option, column in (("keyColumn", key), ("versionColumn", version_column)):
+        if column and column not in stored.names:
+            near = difflib.get_close_matches(column, stored.names, 1)
+            raise InvalidInput(
+                f"{option} '{column}' is not a column: {', '.join(stored.names)}"
+                + (f" (did you mean '{near[0]}'?)" if near else ""),
+                "LEDGER_INVALID_OPTION",
+            )
+    if version_column:
+        schemas.check_version(stored.field(version_column).type, version_column, key)
+    now = clock.now_ms()
+    topic = Topic(name, str(UUID(bytes=clock.new_id())), key, version_column, now)
+    head = Head(
+        uuid=topic.uuid, name=name, schema_id=0, ledger=0, ledger_first_commit=0, ledger_opened_ms=now, ledger_bytes=0,
+        next_commit=0, next_entry=0, last_publish_ms=0, records=0, bytes=0, gc_epoch=0, gc_floor=0, gc_marks=(0,),
+    )  # fmt: skip
+    try:
+        metadata.transact(
+            [
+                Create(TopicKey(name), topic),
+                Create(RootKey(topic.uuid), Marker()),
+                Create(HeadKey(topic.uuid), head),
+                Create(SchemaKey(topic.uuid, 0), Schema(0, schemas.to_bytes(stored))),
+                Create(DedupKey(topic.uuid), DedupSnapshot(0, EARLIEST)),
+                Create(LedgerKey(topic.uuid, 0), Marker()),
+            ]
+        )
+    except (TransactionLost, OutcomeUnknown) as error:
+        metadata.sync()
+        found = metadata.read(TopicKey(name))
+        if found is not None and found.record.uuid == topic.uuid:
+            return topic  # the answer was lost, the topic was not
+        if found is None:
+            raise error
+        raise Conflict(f"topic '{name}' exists already", "LEDGER_TOPIC_EXISTS") from None
+    return topic
+
+
+def find_topic(metadata: Metadata, name: str) -> Topic | None:
+    found = metadata.read(TopicKey(names.check_topic_name(name)))
+    return None if found is None else found.record
+
+
+def get_topic(metadata: Metadata, name: str) -> Topic:
+    topic = find_topic(metadata, name)
+    if topic is None:
+        existing = list_topics(metadata)
+        near = difflib.get_close_matches(name, existing, 1)
+        hint = f"did you mean '{near[0]}'?" if near else "a first write makes it, or client.create_topic()"
+        raise NotFound(f"there is no topic '{name}' in this namespace: {hint}", "LEDGER_TOPIC_NOT_FOUND")
+    return topic
+
+
+def list_topics(metadata: Metadata) -> list[str]:
+    return [key.name for key in metadata.children(TopicsKey()) if isinstance(key, TopicKey)]
+
+
+def delete_topic(metadata: Metadata, name: str) -> Topic:
+    """Takes the name away first, so that nobody finds a topic that is half gone. Its files are left to gc."""
+    topic = get_topic(metadata, name)
+    try:
+        metadata.transact([Delete(TopicKey(name)), Delete(HeadKey(topic.uuid))])
+    except OutcomeUnknown:
+        metadata.sync()
+        if metadata.read(HeadKey(topic.uuid)) is not None:
+            raise
+    _purge(metadata, topic.uuid)
+    return topic
+
+
+def _purge(metadata: Metadata, uuid: str) -> None:
+    for _ in range(_PURGES):
+        for key in metadata.children(RootKey(uuid)):
+            if isinstance(key, LedgerKey | TokenGroupKey):
+                below = metadata.children(key)
+                for start in range(0, len(below), 500):
+                    _delete(metadata, [Delete(k) for k in below[start : start + 500]])
+            _delete(metadata, [Delete(key)])
+        _delete(metadata, [Delete(RootKey(uuid))])
+        if metadata.read(RootKey(uuid)) is None:
+            return
+
+
+def _delete(metadata: Metadata, ops: list[Delete]) -> None:
+    """A late commit may bring a node, and an owner's session may take one: the next round sees what is there."""
+    with contextlib.suppress(TransactionLost, OutcomeUnknown):
+        metadata.transact(ops)

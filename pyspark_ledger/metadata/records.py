@@ -1,0 +1,309 @@
+"""What ZooKeeper keeps, as plain immutable values.
+
+``zk_metadata`` turns them into protobuf and back; everything else works on these. No record grows with
+the number of commits.
+"""
+
+from __future__ import annotations
+
+import builtins
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyspark_ledger.base.position import EARLIEST, Position
+
+
+@dataclass(frozen=True, slots=True)
+class FileRef:
+    """An immutable file below the topic's folder, with what is needed to tell that it is the one we wrote.
+
+    The last ``tail_length`` bytes hash to ``tail_hash``. For an entry file the tail holds the checksums of
+    everything before it; other files are hashed whole.
+    """
+
+    epoch: int  # the gc epoch that was read before the file was staged
+    uid: bytes
+    length: int
+    tail_length: int
+    tail_hash: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The records that one task, or one producer flush, added.
+
+    Positions count every row of the file. Rows that turned out to be duplicates when the batch was committed are
+    masked: they keep their index, and no reader sees them.
+    """
+
+    file: FileRef
+    records: int
+    masked: int = 0
+    mask: builtins.bytes = b""  # see mask.py; empty if every row is kept
+
+    @property
+    def kept(self) -> int:
+        return self.records - self.masked
+
+    @property
+    def bytes(self) -> int:
+        return self.file.length
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one multi made visible, all or nothing."""
+
+    number: int  # counts from 0 over the life of the topic
+    id: bytes  # unique: tells an unknown outcome from a lost race
+    ledger: int
+    first_entry: int
+    entry_count: int
+    records: int
+    bytes: int
+    records_before: int  # running totals of the topic before this commit
+    bytes_before: int
+    publish_ms: int
+    schema_id: int
+    entries: tuple[Entry, ...] = ()  # inline, or else in
+    entries_file: FileRef | None = None
+    producer: str = ""
+    query: str = ""
+    run: str = ""
+    sequence: int | None = None
+    digest: builtins.bytes = b""  # of Spark's offset log entry: tells a replay from another batch of that id
+    forget: bool = False  # this commit only removes the producer's state
+    sequence_column: str = ""  # records bring their own sequence ids, in this column of the entry files,
+    producer_column: str = ""  # and their producers in this one, unless it is one producer for all
+    highest: tuple[tuple[str, int], ...] = ()  # what such a commit adds to the dedup state: inline, or else in
+    highest_file: FileRef | None = None
+    dropped: int = 0  # duplicates that did not become visible
+    mints: bool = False  # each of its records has a token
+    tokens_before: int = 0  # tokens that the topic had minted before this commit
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """What a topic's owner may set. It is part of the head, so that no commit is judged by an outdated one."""
+
+    deduplication: bool | None = None  # None: as the namespace says
+    snapshot_commits: int = 0  # commits per ledger, and so between two dedup snapshots; 0: the default
+    evict_producers_ms: int = 0  # producers silent for longer are evicted; 0: never
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One compaction of the topic: the last record of every key up to a horizon, in files of its own."""
+
+    number: int  # counts from 1
+    horizon: Position  # everything before it was read
+    manifest: FileRef  # which files, and where in them a position is
+    records: int  # tombstones that are kept are counted too
+    bytes: int
+    read: int  # records before the horizon
+    finished_ms: int
+    started_ms: int = 0
+    tombstones_from: Position = EARLIEST  # tombstones before this are dropped: no reader needs them any more
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The topic's one small node, whose version serialises appends."""
+
+    uuid: str
+    name: str
+    schema_id: int
+    ledger: int  # the one open ledger
+    ledger_first_commit: int
+    ledger_opened_ms: int
+    ledger_bytes: int
+    next_commit: int
+    next_entry: int
+    last_publish_ms: int
+    records: int
+    bytes: int
+    gc_epoch: int
+    gc_floor: int  # files of older epochs have all been looked at
+    gc_marks: tuple[int, ...]  # first commit number of each epoch from gc_floor to gc_epoch
+    index: tuple[FileRef, ...] = ()  # the right edge of the tree over sealed ledgers, lowest level first
+    gc_kept: tuple[FileRef, ...] = ()  # what could be superseded, as it was when gc last raised the epoch
+    gc_kept_before: tuple[FileRef, ...] = ()  # and the time before
+    policies: Policies = Policies()
+    generations: tuple[Generation, ...] = ()  # the newest last; older ones for batches that were planned on them
+    tokens: int = 0  # minted so far, by commits that were asked to
+
+    @property
+    def end(self) -> Position:
+        return Position(self.ledger, self.next_entry, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """The last thing a producer did: enough to tell new, replayed, outdated and foreign apart."""
+
+    name: str
+    sequence: int
+    query: str
+    run: str
+    past_runs: tuple[str, ...]  # newest last, at most 16: a writer of one of these is fenced
+    digest: bytes
+    records: int  # of the commit that brought the sequence
+    publish_ms: int
+    per_record: bool = False  # every record brings its sequence id; such a producer has no owner
+
+    @property
+    def publish_time(self) -> datetime:
+        return datetime.fromtimestamp(self.publish_ms / 1000, UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class DedupSnapshot:
+    """The dedup cursor: producer states attached to the position up to which they are true."""
+
+    next_commit: int  # every commit below this one has been seen, no other
+    mark_delete: Position
+    producers: tuple[ProducerState, ...] = ()  # inline, or when large in
+    producers_file: FileRef | None = None
+    evicted: int = 0  # how many producers have been evicted and not been heard of since;
+    evicted_file: FileRef | None = None  # their fingerprints
+
+    @property
+    def properties(self) -> dict[str, int]:
+        """PIP-6's view of it: what is attached to the mark-delete position, producer -> sequence id."""
+        return {state.name: state.sequence for state in self.producers}
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """How far an earlier revision came: what was read under it up to here was also acknowledged."""
+
+    revision: int
+    finished: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A subscription's durable state. One node, so one version guards all of it."""
+
+    name: str
+    mark_delete: Position  # the next position to acknowledge: everything before it is done
+    ordinal: int  # how many records of the topic lie before it
+    created_ms: int
+    properties: tuple[tuple[str, int], ...] = ()  # attached to mark_delete
+    acks: bytes = b""  # ordinals after it that are done all the same (see runs.py)
+    epoch: int = 0  # consumer incarnations and redeliveries (PIP-84); only grows
+    owner: bytes = b""  # who attached last
+    owner_name: str = ""
+    revision: int = 0  # position resets so far (PIP-269)
+    rewound: int = 0  # the last revision that may have moved backward: since then it was only skipped forward
+    reviser: bytes = b""  # who is moving it right now
+    revising_since_ms: int = 0
+    operations: tuple[bytes, ...] = ()  # ids of the last resets, newest last: a retried one is not done twice
+    pasts: tuple[Past, ...] = ()  # of the last revisions, newest last
+    void_below: int = 0  # batches of lower revisions that had not finished were discarded: they read nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who owns or revises a cursor: an ephemeral node, gone with its session."""
+
+    id: bytes
+    name: str
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """How far a running reader of compacted ledgers is, at least: an ephemeral node. Tombstones after it are kept."""
+
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class TokenGroup:
+    """Which of a topic's tokens one group of consumers has consumed. Every consumption changes this node, so its
+    version orders them all. Tokens are numbered in the order of records; so many in a row are a chunk."""
+
+    chunk_tokens: int  # fixed when the group is made
+    whole: bytes = b""  # chunks that are consumed entirely (see runs.py)
+    partials: tuple[tuple[int, bytes], ...] = ()  # chunk -> bitmap of what is consumed, for the few that are short
+    spilled: bytes = b""  # chunks whose bitmaps are in nodes of their own
+    consumed: int = 0
+    operations: tuple[bytes, ...] = ()  # ids of the last consumptions that came with no append, newest last
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChunk:
+    """What is consumed of one chunk: a bitmap, here or in a file."""
+
+    bitmap: bytes = b""
+    file: FileRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBlock:
+    """Tokens minted for messages that come from outside, and what is consumed of them. Gone when all are."""
+
+    tokens: int
+    bitmap: bytes
+    minted_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """Business state of an outbox, with what it still has to dispatch: JSON, here or in a file."""
+
+    content: bytes = b""
+    file: FileRef | None = None
+    operations: tuple[bytes, ...] = ()  # ids of the last changes, newest last: tells an unknown outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What a topic's name stands for."""
+
+    name: str
+    uuid: str
+    key: str
+    version_column: str
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """One immutable version of a topic's schema, as an Arrow IPC schema message."""
+
+    id: int
+    arrow: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """Made once: where the files are."""
+
+    storage: str
+    created_ms: int
+    deduplication: bool = True  # for topics whose policies do not say
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A node that only holds others."""
+
+
+Record = (
+    Commit
+    | Head
+    | DedupSnapshot
+    | Cursor
+    | Holder
+    | Pin
+    | TokenGroup
+    | TokenChunk
+    | TokenBlock
+    | Entity
+    | Topic
+    | Schema
+    | Namespace
+    | Marker
+)

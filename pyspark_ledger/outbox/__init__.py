@@ -1,0 +1,1 @@
+"""Handlers with business state whose effects happen once."""

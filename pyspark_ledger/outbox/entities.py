@@ -1,0 +1,137 @@
+"""The entities of an outbox: business state, and what its messages have yet to dispatch. One node each.
+
+An entity's version guards its state. Its node is never deleted: versions would begin anew, and an outdated writer could
+not be told from the next one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import xxhash
+
+from pyspark_ledger.base import names
+from pyspark_ledger.base.clock import Clock, Deadline
+from pyspark_ledger.base.limits import Limits
+from pyspark_ledger.errors import CorruptData, OutcomeUnknown
+from pyspark_ledger.files.blobs import Blobs
+from pyspark_ledger.files.storage import Storage
+from pyspark_ledger.metadata.port import Create, EntityKey, Metadata, Op, OutboxKey, Put, TransactionLost, Versioned
+from pyspark_ledger.metadata.records import Entity, Marker
+from pyspark_ledger.metadata.transactions import carry_out, forgotten, remember
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What one message has yet to dispatch."""
+
+    payloads: tuple[Any, ...]
+    place: str = ""  # of the tokens that go with them; empty: not chosen yet, or none are wanted
+    attempts: tuple[str, ...] = ()  # places at which tokens may have been minted in vain
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """An entity: its business state, and by message id what is under way."""
+
+    state: Any = None
+    pending: Mapping[str, Pending] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        pending = {
+            id: {"payloads": list(p.payloads), "place": p.place, "attempts": list(p.attempts)}
+            for id, p in self.pending.items()
+        }
+        return json.dumps({"state": self.state, "pending": pending}, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Content:
+        parsed = json.loads(data)
+        pending = {
+            id: Pending(tuple(p["payloads"]), p["place"], tuple(p["attempts"])) for id, p in parsed["pending"].items()
+        }
+        return cls(parsed["state"], pending)
+
+    def with_pending(self, message_id: str, pending: Pending | None) -> Content:
+        others = {id: other for id, other in self.pending.items() if id != message_id}
+        return replace(self, pending=others if pending is None else {**others, message_id: pending})
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    found: Versioned[Entity] | None
+    content: Content
+
+    @property
+    def next_version(self) -> int:
+        return 0 if self.found is None else self.found.version + 1
+
+
+class Entities:
+    def __init__(self, outbox: str, metadata: Metadata, storage: Storage, limits: Limits, clock: Clock) -> None:
+        self._outbox, self._metadata, self._storage = outbox, metadata, storage
+        self._limits, self._clock = limits, clock
+        self._is_made = False
+
+    def ensure(self) -> None:
+        """Makes the outbox's own node, unless it is there."""
+        key = OutboxKey(self._outbox)
+        if not self._is_made and self._metadata.read(key) is None:
+            try:
+                self._metadata.transact([Create(key, Marker())])
+            except (TransactionLost, OutcomeUnknown):
+                self._metadata.sync()
+                if self._metadata.read(key) is None:
+                    raise
+        self._is_made = True
+
+    def load(self, entity: str) -> Loaded:
+        found = self._metadata.read(EntityKey(self._outbox, entity))
+        if found is None:
+            return Loaded(None, Content())
+        record = found.record
+        try:
+            data = record.content if record.file is None else self._blobs(entity).fetch(record.file)
+        except CorruptData:
+            # Swept, because the entity has moved on? Then there is another file by now.
+            self._metadata.sync()
+            now = self._metadata.read(EntityKey(self._outbox, entity))
+            if now is None or now.record.file == record.file:
+                raise
+            return self.load(entity)
+        return Loaded(found, Content.from_bytes(data))
+
+    def change(self, entity: str, loaded: Loaded, content: Content, more: Sequence[Op]) -> bool:
+        """Makes the content true, together with more, if the entity is still as it was loaded."""
+        operation, key = self._clock.new_id(), EntityKey(self._outbox, entity)
+        what = f"a change of entity '{entity}' of outbox '{self._outbox}'"
+        before = loaded.found.record.operations if loaded.found is not None else ()
+        data, file = content.to_bytes(), None
+        if len(data) > self._limits.entity_bytes:
+            file = self._blobs(entity).stage(data, loaded.next_version)
+        record = Entity(b"" if file else data, file, remember(before, operation))
+        own: Op = Create(key, record) if loaded.found is None else Put(key, record, loaded.found.version)
+
+        def look() -> bool | None:
+            self._metadata.sync()
+            found = self._metadata.read(key)
+            if (None if found is None else found.version) == (None if loaded.found is None else loaded.found.version):
+                return None
+            operations = () if found is None else found.record.operations
+            if operation not in operations and forgotten(before, operations):
+                raise OutcomeUnknown(f"{what}: too much has happened since to tell whether it was made")
+            return operation in operations
+
+        deadline = Deadline(self._clock, self._limits.append_deadline_s)
+        if not carry_out(self._metadata, [own, *more], look, what, deadline, self._clock):
+            return False
+        if file is not None or (loaded.found is not None and loaded.found.record.file is not None):
+            self._blobs(entity).sweep(loaded.next_version, file)
+        return True
+
+    def _blobs(self, entity: str) -> Blobs:
+        digest = xxhash.xxh3_128_hexdigest(entity.encode())
+        return Blobs(self._storage, names.entity_folder(self._outbox, digest), self._clock)

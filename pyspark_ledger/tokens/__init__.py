@@ -1,0 +1,1 @@
+"""Token-based deduplication: presence is the right to process, absence means duplicate."""

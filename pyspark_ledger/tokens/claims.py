@@ -1,0 +1,260 @@
+"""What a batch's tokens decide: which of its records are appended, and what is consumed with them.
+
+Entries are looked at in order, against the state and what the batch itself has taken so far. Runs of tokens that are
+all free, as in a topic that is read in order, are decided run by run; everything else row by row, in Arrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_ledger.base.bitmap import Bitmap
+from pyspark_ledger.base.token_prefix import TokenPrefix
+from pyspark_ledger.dedup.record_ids import Accepted
+from pyspark_ledger.errors import Conflict, CorruptData
+from pyspark_ledger.files import mask
+from pyspark_ledger.metadata.port import Op
+from pyspark_ledger.metadata.records import Entry
+from pyspark_ledger.tokens.groups import Block, Group, Groups, Moved, Numbered
+
+FEW_RUNS = 4_096  # more are decided row by row
+_ATTEMPTS = 50
+
+T = TypeVar("T")
+Space = Group | Block
+
+
+class Spending:
+    """Tokens that are about to be consumed together: a copy of the bitmaps they are in, to be made true at once."""
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+        self._changed: dict[Space, dict[int, Bitmap]] = {}
+        self._places: dict[str, Numbered | None] = {}
+        self._blocks: dict[tuple[str, str], Block | None] = {}
+        self._looked: set[Group] = set()
+        self._on_commit: list[Callable[[], None]] = []
+
+    @classmethod
+    def decide(cls, groups: Groups, decision: Callable[[Spending], T]) -> T:
+        """A decision from one version of every group that it looks at."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return decision(cls(groups))
+            except Moved:
+                groups.reload()
+        raise Conflict(f"the tokens of group '{groups.name}' change too quickly: try again")
+
+    # -- deciding ------------------------------------------------------------------------------------------
+
+    def take(self, claims: pa.Table, *, fan_out: bool = False) -> pa.BooleanArray | None:
+        """Takes what is there. Which rows' tokens were; None if all were. With ``fan_out`` one token may serve
+        several rows."""
+        column = claims["place"].combine_chunks()
+        places = [self._numbered(place) for place in column.dictionary.to_pylist()]
+        spans = self._spans(claims, column.indices, places)
+        if spans is not None and self._take_spans(spans, fan_out):
+            return None
+        return self._take_rows(claims, column.indices, places, fan_out)
+
+    def _numbered(self, text: str) -> Numbered | None:
+        if text not in self._places:
+            place = TokenPrefix.parse(text)
+            assert place is not None
+            self._places[text] = self._block(place) if place.block else self._entry(place)
+        return self._places[text]
+
+    def _block(self, place: TokenPrefix) -> Numbered | None:
+        key = (place.uuid, place.block)
+        if key not in self._blocks:
+            self._blocks[key] = self._groups.block(*key)
+        block = self._blocks[key]
+        return None if block is None else Numbered(block, 0, block.size)
+
+    def _entry(self, place: TokenPrefix) -> Numbered | None:
+        group = self._groups.group(place.uuid)
+        if group is None:
+            return None
+        if group not in self._looked:
+            # A picture may be too old to know the place, or so old that gc has deleted what it names.
+            with suppress(CorruptData):
+                found = group.number(group.log.view(), place)
+                if found is not None:
+                    return found
+            self._looked.add(group)
+            group.log.refresh(sync=True)
+        return group.number(group.log.view(), place)
+
+    def _spans(
+        self, claims: pa.Table, codes: pa.Array, places: list[Numbered | None]
+    ) -> list[tuple[Space, int, int, int]] | None:
+        """The runs as (space, chunk, start, stop); None if it takes a look at rows."""
+        if claims.num_rows > FEW_RUNS:
+            return None
+        spans: list[tuple[Space, int, int, int]] = []
+        columns = (column.to_pylist() for column in (codes, claims["index"], claims["length"]))
+        for code, index, length in zip(*columns, strict=True):
+            numbered = places[code]
+            if numbered is None or numbered.kept is not None or index + length > numbered.rows:
+                return None
+            start, stop = numbered.base + index, numbered.base + index + length
+            while start < stop:
+                chunk, offset = divmod(start, numbered.space.size)
+                width = min(stop - start, numbered.space.size - offset)
+                spans.append((numbered.space, chunk, offset, offset + width))
+                start += width
+        return spans
+
+    def _take_spans(self, spans: list[tuple[Space, int, int, int]], fan_out: bool) -> bool:
+        """All or nothing."""
+        ordered = sorted(spans, key=lambda span: (id(span[0]), *span[1:]))
+        for before, after in pairwise(ordered):
+            if not fan_out and before[:2] == after[:2] and after[2] < before[3]:
+                return False
+        if not all(self._bitmap(space, chunk, fan_out).has_none(start, stop) for space, chunk, start, stop in spans):
+            return False
+        for space, chunk, start, stop in spans:
+            self._working(space, chunk).fill(start, stop)
+        return True
+
+    def _take_rows(
+        self, claims: pa.Table, codes: pa.Array, places: list[Numbered | None], fan_out: bool
+    ) -> pa.BooleanArray:
+        codes, index = _expand(codes, claims["index"].combine_chunks(), claims["length"].combine_chunks())
+        numbers = _numbers(codes, index, places)
+        rows = pa.arange(0, len(codes))
+        taken = [rows.slice(0, 0)]
+        for space in dict.fromkeys(numbered.space for numbered in places if numbered is not None):
+            of_space = pa.array([numbered is not None and numbered.space is space for numbered in places])
+            here = pc.and_(of_space.take(codes), pc.is_valid(numbers))
+            taken += self._take_numbers(space, numbers.filter(here), rows.filter(here), fan_out)
+        return pc.is_in(rows, value_set=pa.concat_arrays(taken))
+
+    def _take_numbers(self, space: Space, numbers: pa.Array, rows: pa.Array, fan_out: bool) -> list[pa.Array]:
+        taken = []
+        chunks = pc.divide(numbers, space.size)
+        for chunk in chunks.unique().to_pylist():
+            here = pc.equal(chunks, chunk)
+            local, local_rows = pc.subtract(numbers.filter(here), chunk * space.size), rows.filter(here)
+            free = pc.invert(self._bitmap(space, chunk, fan_out).has(local))
+            local, local_rows = local.filter(free), local_rows.filter(free)
+            if not fan_out:
+                local, local_rows = _firsts(local, local_rows)
+            if len(local):
+                self._working(space, chunk).add(local)
+                taken.append(local_rows)
+        return taken
+
+    def _bitmap(self, space: Space, chunk: int, fan_out: bool) -> Bitmap:
+        """What counts as gone: with fan-out what was before the batch, else also what the batch has taken."""
+        changed = {} if fan_out else self._changed.get(space, {})
+        return changed.get(chunk) or space.bitmap(chunk)
+
+    def _working(self, space: Space, chunk: int) -> Bitmap:
+        changed = self._changed.setdefault(space, {})
+        if chunk not in changed:
+            changed[chunk] = space.bitmap(chunk).copy()
+        return changed[chunk]
+
+    # -- making it true ------------------------------------------------------------------------------------
+
+    def ops(self, operation: bytes = b"", group: Group | None = None) -> list[Op]:
+        """What consumes all that was taken. A group keeps the operation's id, even if nothing else changes there."""
+        spaces = dict(self._changed)
+        for changed_group in (group, *(self._groups.group(s.uuid) for s in self._changed if isinstance(s, Block))):
+            if changed_group is not None:  # minting checks its version: what is used up cannot be minted again
+                spaces.setdefault(changed_group, {})
+        ops: list[Op] = []
+        for space, changed in spaces.items():
+            more, done = space.ops(changed, operation if space is group else b"")
+            ops += more
+            self._on_commit.append(done)
+        return ops
+
+    def guards(self) -> list[Op]:
+        """What makes a transaction hold only if all that was taken is still there, and leaves it there."""
+        return [space.guard() for space in self._changed]
+
+    def committed(self) -> None:
+        for done in self._on_commit:
+            done()
+
+
+class TokenClaims:
+    """The tokens of a batch whose files are staged: ``claims[i]`` are those of entry i."""
+
+    def __init__(self, groups: Groups, entries: Sequence[Entry], claims: Sequence[pa.Table], fan_out: bool) -> None:
+        self._groups, self._fan_out = groups, fan_out
+        self._entries, self._claims = entries, claims
+        self._spending: Spending | None = None
+
+    def judge(self) -> tuple[Accepted, list[Op]]:
+        """What is appended, and the ops that consume its tokens in the same transaction (I11)."""
+        entries, self._spending = Spending.decide(self._groups, self._take)
+        dropped = sum(entry.records for entry in self._entries) - sum(entry.kept for entry in entries)
+        return Accepted(entries, dropped), self._spending.ops()
+
+    def _take(self, spending: Spending) -> tuple[tuple[Entry, ...], Spending]:
+        accepted = []
+        for entry, claims in zip(self._entries, self._claims, strict=True):
+            kept = spending.take(claims, fan_out=self._fan_out)
+            cut = entry if kept is None else mask.cut(entry, kept)
+            if cut is not None:
+                accepted.append(cut)
+        return tuple(accepted), spending
+
+    def committed(self) -> None:
+        assert self._spending is not None
+        self._spending.committed()
+
+    def lost(self) -> None:
+        """Somebody was faster, perhaps in a group: look at them again."""
+        self._groups.reload()
+
+
+def _expand(codes: pa.Array, index: pa.Array, length: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """From runs to rows."""
+    ends = pc.cumulative_sum(length)
+    starts = pc.subtract(ends, length)
+    shift = pc.subtract(index, starts)  # a row's index is its number plus this
+
+    def spread(values: pa.Array) -> pa.Array:
+        return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, values))
+
+    return spread(codes), pc.add(pa.arange(0, ends[-1].as_py()), spread(shift))
+
+
+def _numbers(codes: pa.Array, index: pa.Array, places: list[Numbered | None]) -> pa.Array:
+    """The numbers of tokens; null for one that never existed."""
+    base = pa.array([None if numbered is None else numbered.base for numbered in places], pa.int64())
+    rows = pa.array([0 if numbered is None else numbered.rows for numbered in places], pa.int64())
+    there = pc.less(index, rows.take(codes))
+    numbers = pc.if_else(there, pc.add(base.take(codes), index), None)
+    for code, numbered in enumerate(places):
+        if numbered is not None and numbered.kept is not None:
+            numbers = _skip_masked(numbers, pc.and_(there, pc.equal(codes, code)), index, numbered)
+    return numbers
+
+
+def _skip_masked(numbers: pa.Array, here: pa.Array, index: pa.Array, numbered: Numbered) -> pa.Array:
+    """Rows that are masked are no records: they have no tokens, and are not counted."""
+    kept = numbered.kept
+    assert kept is not None
+    rank = pc.subtract(pc.cumulative_sum(kept.cast(pa.int64())), 1)
+    number = pc.if_else(kept, pc.add(rank, numbered.base), None)
+    return pc.replace_with_mask(numbers, here, number.take(index.filter(here)))
+
+
+def _firsts(numbers: pa.Array, rows: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The first row of every number."""
+    if pc.count_distinct(numbers).as_py() == len(numbers):
+        return numbers, rows
+    grouped = pa.table({"number": numbers, "row": rows}).group_by("number", use_threads=False)
+    firsts = grouped.aggregate([("row", "min")])
+    return firsts["number"].combine_chunks(), firsts["row_min"].combine_chunks()

@@ -1,0 +1,302 @@
+"""Which tokens are consumed, as ZooKeeper keeps it.
+
+The tokens of a topic are numbered in the order of its records. What is kept for each group of consumers is which
+numbers it has consumed: chunks of a million that are gone entirely as runs, the others as bitmaps. A topic that is
+consumed in order costs one short node, whatever its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from pyspark_ledger.base import names
+from pyspark_ledger.base.bitmap import Bitmap
+from pyspark_ledger.base.position import Position
+from pyspark_ledger.base.runs import Runs
+from pyspark_ledger.base.token_prefix import TokenPrefix
+from pyspark_ledger.errors import CorruptData, LedgerError
+from pyspark_ledger.files.blobs import Blobs
+from pyspark_ledger.files.mask import unpack
+from pyspark_ledger.log.log import Log, View
+from pyspark_ledger.metadata.port import (
+    Check,
+    Create,
+    Delete,
+    Metadata,
+    Op,
+    Put,
+    TokenBlockKey,
+    TokenChunkKey,
+    TokenGroupKey,
+    Versioned,
+)
+from pyspark_ledger.metadata.records import FileRef, TokenBlock, TokenChunk, TokenGroup
+from pyspark_ledger.metadata.transactions import remember
+
+_REMEMBERED_BITMAPS = 32
+
+
+class Moved(LedgerError):
+    """What was read belongs to an older version of the group: look again. Never leaves this package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """How the tokens of a place are numbered: from ``base``; if some of its rows are masked, only the kept ones."""
+
+    space: Group | Block
+    base: int
+    rows: int
+    kept: pa.BooleanArray | None = None
+
+
+class Group:
+    """What one group has consumed of one topic, as far as this process knows. A wrong yes is caught by the node's
+    version; a wrong no cannot be: what is consumed stays consumed."""
+
+    def __init__(self, log: Log, name: str) -> None:
+        self.log, self.name = log, name
+        self.key = TokenGroupKey(log.topic.uuid, name)
+        self._version: int | None = None  # None: the node is not there
+        self._record = TokenGroup(log.limits.token_chunk)
+        self._whole = self._spilled = Runs()
+        self._nodes: dict[int, Versioned[TokenChunk]] = {}
+        self._bitmaps: dict[int, Bitmap] = {}
+        self.load()
+
+    def load(self, *, sync: bool = False) -> None:
+        if sync:
+            self.log.metadata.sync()
+        found = self.log.metadata.read(self.key)
+        if found is None and not sync:
+            return self.load(sync=True)
+        self._version = None if found is None else found.version
+        self._record = TokenGroup(self.log.limits.token_chunk) if found is None else found.record
+        self._whole, self._spilled = Runs.unpack(self._record.whole, 0), Runs.unpack(self._record.spilled, 0)
+        self._nodes, self._bitmaps = {}, {}
+        return None
+
+    @property
+    def version(self) -> int | None:
+        return self._version
+
+    @property
+    def record(self) -> TokenGroup:
+        return self._record
+
+    @property
+    def size(self) -> int:
+        """Tokens in a chunk."""
+        return self._record.chunk_tokens
+
+    def bitmap(self, chunk: int) -> Bitmap:
+        """What is consumed of a chunk. Not to be changed."""
+        if chunk not in self._bitmaps:
+            self._bitmaps[chunk] = self._load_bitmap(chunk)
+        return self._bitmaps[chunk]
+
+    def _load_bitmap(self, chunk: int) -> Bitmap:
+        if chunk in self._whole:
+            full = Bitmap(self.size)
+            full.fill(0, self.size)
+            return full
+        if chunk not in self._spilled:
+            return Bitmap(self.size, dict(self._record.partials).get(chunk, b""))
+        node = self.log.metadata.read(TokenChunkKey(self.log.topic.uuid, self.name, chunk))
+        if node is None:
+            raise Moved(f"chunk {chunk} of group '{self.name}' is not there")
+        self._nodes[chunk] = node
+        return Bitmap(self.size, self._content(chunk, node.record))
+
+    def _content(self, chunk: int, record: TokenChunk) -> bytes:
+        if record.file is None:
+            return record.bitmap
+        try:
+            return self._blobs(chunk).fetch(record.file)
+        except CorruptData as error:
+            # Swept, because the node has moved on? Then its version says so.
+            self.log.metadata.sync()
+            now = self.log.metadata.read(TokenChunkKey(self.log.topic.uuid, self.name, chunk))
+            if now is not None and now.record.file == record.file:
+                raise
+            raise Moved(str(error)) from None
+
+    def _blobs(self, chunk: int) -> Blobs:
+        folder = names.token_folder(self.log.topic.uuid, self.name, chunk)
+        return Blobs(self.log.storage, folder, self.log.clock)
+
+    # -- consuming -----------------------------------------------------------------------------------------
+
+    def ops(self, changed: Mapping[int, Bitmap], operation: bytes = b"") -> tuple[list[Op], Callable[[], None]]:
+        """The ops that make these bitmaps true, and what to call when they were applied."""
+        after = _Change(self, changed, operation)
+        return after.ops, lambda: self._install(after)
+
+    def guard(self) -> Op:
+        """Holds while nobody consumes."""
+        if self._version is None:
+            return Create(self.key, self._record)
+        return Check(self.key, self._version)
+
+    def _install(self, change: _Change) -> None:
+        before = 0 if self._version is None else self._version + 1
+        if before != change.version:
+            return  # somebody else's change was seen meanwhile
+        self._version, self._record = change.version, change.record
+        self._whole, self._spilled = change.whole, change.spilled
+        self._nodes = {chunk: node for chunk, node in {**self._nodes, **change.nodes}.items() if chunk in self._spilled}
+        kept = dict(list(self._bitmaps.items())[-_REMEMBERED_BITMAPS:])
+        self._bitmaps = {**kept, **change.bitmaps}
+        for chunk, file in change.files.items():
+            self._blobs(chunk).sweep(change.version, file)
+
+    def number(self, view: View, place: TokenPrefix) -> Numbered | None:
+        """None if the place has no tokens: no such entry, or a commit that did not mint."""
+        position = Position(place.ledger, place.entry, 0)
+        if position >= view.head.end:
+            return None
+        commit = next(self.log.commits_from(view, position), None)
+        if commit is None or not commit.mints or commit.ledger != place.ledger or commit.first_entry > place.entry:
+            return None
+        base = commit.tokens_before
+        entries = self.log.entries(commit)
+        for entry in entries[: place.entry - commit.first_entry]:
+            base += entry.kept
+        entry = entries[place.entry - commit.first_entry]
+        return Numbered(self, base, entry.records, unpack(entry.mask, entry.records) if entry.mask else None)
+
+
+class _Change:
+    """A group's record and nodes after a consumption."""
+
+    def __init__(self, group: Group, changed: Mapping[int, Bitmap], operation: bytes) -> None:
+        self._group, self._limits = group, group.log.limits
+        record = group.record
+        self.version = 0 if group.version is None else group.version + 1
+        self.whole, self.spilled = group._whole, group._spilled
+        self.bitmaps = dict(changed)
+        self.nodes: dict[int, Versioned[TokenChunk]] = {}
+        self.files: dict[int, FileRef | None] = {}  # chunks whose files to sweep
+        self._inline = dict(record.partials)
+        self._node_ops: list[Op] = []
+        self._long = len(changed) * self._limits.node_bitmap_bytes > 400_000  # so many nodes: let none be large
+        for chunk, bitmap in sorted(changed.items()):
+            self._keep(chunk, bitmap)
+        while len(self._inline) > self._limits.inline_bitmaps:
+            oldest = min(self._inline)
+            self._spill(oldest, self._inline.pop(oldest))
+        added = sum(bitmap.count - group.bitmap(chunk).count for chunk, bitmap in changed.items())
+        operations = remember(record.operations, operation) if operation else record.operations
+        self.record = replace(
+            record,
+            whole=self.whole.pack(0),
+            partials=tuple(sorted(self._inline.items())),
+            spilled=self.spilled.pack(0),
+            consumed=record.consumed + added,
+            operations=operations,
+        )
+
+    @property
+    def ops(self) -> list[Op]:
+        key, version = self._group.key, self._group.version
+        own: Op = Create(key, self.record) if version is None else Put(key, self.record, version)
+        return [own, *self._node_ops]
+
+    def _keep(self, chunk: int, bitmap: Bitmap) -> None:
+        self._inline.pop(chunk, None)
+        if bitmap.is_full:
+            self.whole |= ((chunk, chunk + 1),)
+            if chunk in self.spilled:
+                self._node_ops.append(Delete(self._node_key(chunk), self._group._nodes[chunk].version))
+                self.spilled = self.spilled.without(chunk)
+                self.files[chunk] = None
+            return
+        packed = bitmap.pack()
+        if chunk in self.spilled or len(packed) > self._limits.inline_bitmap_bytes:
+            self._spill(chunk, packed)
+        else:
+            self._inline[chunk] = packed
+
+    def _spill(self, chunk: int, packed: bytes) -> None:
+        """Once in a node of its own, a chunk stays there until it is whole: so it is made once and deleted once."""
+        limit = self._limits.inline_bitmap_bytes if self._long else self._limits.node_bitmap_bytes
+        record = TokenChunk(packed)
+        if len(packed) > limit:
+            record = TokenChunk(file=self._group._blobs(chunk).stage(packed, self.version))
+        old = self._group._nodes.get(chunk)
+        if record.file is not None or (old is not None and old.record.file is not None):
+            self.files[chunk] = record.file
+        if chunk in self.spilled:
+            assert old is not None
+            self._node_ops.append(Put(self._node_key(chunk), record, old.version))
+            self.nodes[chunk] = Versioned(record, old.version + 1)
+        else:
+            self._node_ops.append(Create(self._node_key(chunk), record))
+            self.nodes[chunk] = Versioned(record, 0)
+            self.spilled |= ((chunk, chunk + 1),)
+
+    def _node_key(self, chunk: int) -> TokenChunkKey:
+        return TokenChunkKey(self._group.log.topic.uuid, self._group.name, chunk)
+
+
+class Block:
+    """Tokens that were minted for messages from outside: one node, gone when all are consumed."""
+
+    def __init__(self, key: TokenBlockKey, node: Versioned[TokenBlock]) -> None:
+        self._key, self._node = key, node
+        self.uuid = key.uuid
+        self.size = node.record.tokens
+        self._bitmap = Bitmap(self.size, node.record.bitmap)
+
+    def bitmap(self, chunk: int) -> Bitmap:
+        return self._bitmap
+
+    def guard(self) -> Op:
+        return Check(self._key, self._node.version)
+
+    def ops(self, changed: Mapping[int, Bitmap], operation: bytes = b"") -> tuple[list[Op], Callable[[], None]]:
+        bitmap = changed[0]
+        if bitmap.is_full:
+            return [Delete(self._key, self._node.version)], _nothing
+        return [Put(self._key, replace(self._node.record, bitmap=bitmap.pack()), self._node.version)], _nothing
+
+
+def _nothing() -> None: ...
+
+
+class Groups:
+    """The groups of one name over all topics of a namespace: what a writer's tokens may belong to. Kept from one
+    batch to the next, so that nothing is read again that nobody else has changed."""
+
+    def __init__(self, metadata: Metadata, name: str, open_log: Callable[[str], Log | None]) -> None:
+        self._metadata, self.name, self._open_log = metadata, names.check_group_name(name), open_log
+        self._groups: dict[str, Group] = {}
+
+    @classmethod
+    def beside(cls, log: Log, name: str) -> Groups:
+        """In the namespace of a topic."""
+        return cls(log.metadata, name, lambda uuid: log if uuid == log.topic.uuid else log.sibling(uuid))
+
+    def group(self, uuid: str) -> Group | None:
+        """None if the namespace has no topic with this UUID (any more)."""
+        if uuid not in self._groups:
+            log = self._open_log(uuid)
+            if log is None:
+                return None
+            self._groups[uuid] = Group(log, self.name)
+        return self._groups[uuid]
+
+    def block(self, uuid: str, id: str) -> Block | None:
+        key = TokenBlockKey(uuid, self.name, id)
+        node = self._metadata.read(key)
+        if node is None:
+            self._metadata.sync()  # minted a moment ago, by another client?
+            node = self._metadata.read(key)
+        return None if node is None else Block(key, node)
+
+    def reload(self) -> None:
+        for group in self._groups.values():
+            group.load(sync=True)

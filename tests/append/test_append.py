@@ -1,0 +1,176 @@
+"""The append protocol on the in-memory store: every way in which an answer can be lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_ledger.append import append as protocol
+from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput, OutcomeUnknown
+from pyspark_ledger.metadata.port import HeadKey, LedgerKey, RootKey
+from pyspark_ledger.testing.memory import Faults
+from tests.support.worlds import SCHEMA, World, append, read, stage
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)
+
+
+def test_what_was_acknowledged_is_readable_once_and_in_order_I1_I2(world):
+    log = world.log()
+    for number in range(30):
+        append(log, number)
+    assert world.read() == list(range(30))
+    positions = [position for _, position in read(world.log())]
+    assert positions == sorted(positions)
+
+
+@pytest.mark.parametrize("fault", ["lost_before", "applied_then_lost", "delayed", "expired"])
+@pytest.mark.parametrize("at", range(9))
+def test_a_lost_answer_is_resolved_never_guessed_I14(world, fault, at):
+    faults = Faults()
+    log = world.log(faults)
+    for number in range(9):
+        if number == at:
+            faults.next_transact(fault)
+        append(log, number)
+    world.server.deliver_delayed()
+    assert world.read() == list(range(9))
+
+
+@pytest.mark.parametrize("first", ["applied_then_lost", "delayed", "lost_before"])
+@pytest.mark.parametrize("second", ["applied_then_lost", "delayed", "lost_before"])
+def test_two_lost_answers_in_a_row_add_one_record_I1(world, first, second):
+    faults = Faults()
+    log = world.log(faults)
+    append(log, 0)
+    faults.next_transact(first, second)
+    append(log, 1)
+    append(world.log(), 2)
+    world.server.deliver_delayed()
+    assert world.read() == [0, 1, 2]
+
+
+def test_a_rival_may_commit_and_seal_while_an_outcome_is_unknown_I14(world):
+    """The commit to look for is then no longer a node, but in the index."""
+    faults = Faults()
+    log = world.log(faults)
+    append(log, 0)
+    rival = world.log()
+    original = log.metadata.sync
+
+    def meanwhile():
+        for number in range(100, 110):
+            append(rival, number)
+        log.metadata.sync = original
+        original()
+
+    log.metadata.sync = meanwhile
+    faults.next_transact("applied_then_lost")
+    append(log, 1)
+    assert world.read() == [0, 1, *range(100, 110)]
+
+
+def test_a_rival_that_takes_the_version_makes_the_loser_decide_again_I2(world):
+    one, two = world.log(), world.log()
+    append(one, 0)
+    append(two, 1)  # its picture is older than one's commit
+    append(one, 2)
+    assert world.read() == [0, 1, 2]
+
+
+def test_nobody_sees_a_staged_file_before_its_commit_I3(world):
+    log = world.log()
+    entry = stage(log, 7)
+    assert world.read() == []
+    protocol.append(log, protocol.Batch(b"i" * 16, (entry,), SCHEMA))
+    assert world.read() == [7]
+
+
+def test_there_is_one_open_ledger_I4(world):
+    log = world.log()
+    for number in range(23):
+        append(log, number)
+        open_ledgers = [k for k in log.metadata.children(RootKey(world.topic.uuid)) if isinstance(k, LedgerKey)]
+        assert [k.ledger for k in open_ledgers] == [log.view().head.ledger]
+
+
+def test_publish_times_never_go_back(world, monkeypatch):
+    log = world.log()
+    times = iter([5000, 4000, 6000])
+    monkeypatch.setattr(log.clock, "now_ms", lambda: next(times, 6000), raising=False)
+    world_times = [append(log, n).publish_ms for n in range(2)]
+    assert world_times == sorted(world_times)
+
+
+def test_many_entries_go_to_a_file_and_the_node_stays_small_I13(world):
+    log = world.log()
+    entries = tuple(stage(log, n) for n in range(200))
+    protocol.append(log, protocol.Batch(b"i" * 16, entries, SCHEMA))
+    commit = log.view().open_commits[0]
+    assert commit.entries == ()
+    assert commit.entries_file is not None
+    assert world.read() == list(range(200))
+
+
+def test_an_outcome_that_stays_unknown_is_an_error_that_says_so_I14(world):
+    from pyspark_ledger.testing.clock import SeededClock
+
+    world.clock = SeededClock()
+    faults = Faults()
+    log = world.log(faults)
+    append(log, 0)
+    faults.next_transact(*["lost_before"] * 1_000_000)
+    log.metadata.sync = lambda: world.clock.sleep(1)
+    with pytest.raises(OutcomeUnknown, match="sequence id is safe"):
+        append(log, 1)
+
+
+def test_a_batch_that_does_not_fit_changes_nothing(world):
+    import pyarrow as pa
+
+    log = world.log()
+    before = log.view().head
+    wrong = pa.schema([pa.field("n", pa.string()), pa.field("extra", pa.int64())])
+    with pytest.raises(InvalidInput, match=r"(?s)n string.*the topic has n int64.*extra.*mergeSchema"):
+        protocol.append(log, protocol.Batch(b"i" * 16, (stage(log, 1),), wrong))
+    assert world.log().view().head == before
+
+
+def test_merge_schema_adds_a_column_in_the_same_multi(world):
+    import pyarrow as pa
+
+    log = world.log()
+    append(log, 1)
+    wider = pa.schema([*SCHEMA, pa.field("extra", pa.string(), False)])
+    protocol.append(log, protocol.Batch(b"i" * 16, (stage(log, 2),), wider, merge_schema=True))
+    fresh = world.log()
+    assert fresh.schema(fresh.view().head.schema_id).field("extra").nullable
+    assert world.read() == [1, 2]
+
+
+def test_a_file_staged_too_long_ago_is_refused_I12(world):
+    log = world.log()
+    old = stage(log, 1, epoch=0)
+    from pyspark_ledger.lifecycle import gc
+
+    gc.collect(log)
+    gc.collect(log)
+    with pytest.raises(Conflict, match="LEDGER_STAGED_TOO_LONG_AGO"):
+        protocol.append(log, protocol.Batch(b"i" * 16, (old,), SCHEMA))
+    assert world.read() == []
+
+
+def test_a_file_from_the_future_means_that_zookeeper_was_set_back(world):
+    log = world.log()
+    with pytest.raises(DataLoss, match="LEDGER_SET_BACK"):
+        protocol.append(log, protocol.Batch(b"i" * 16, (stage(log, 1, epoch=9),), SCHEMA))
+
+
+def test_a_head_that_is_older_than_it_was_means_that_zookeeper_was_set_back(world):
+    log = world.log()
+    old = log.metadata.read(HeadKey(world.topic.uuid))
+    append(log, 1)
+    log.metadata.read = lambda key, on_change=None: old
+    with pytest.raises(DataLoss, match="LEDGER_SET_BACK"):
+        log.refresh()

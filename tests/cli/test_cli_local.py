@@ -1,0 +1,99 @@
+"""A ZooKeeper and storage for development, by one command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from pyspark_ledger.cli import main
+from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.local.home import LocalHome
+from pyspark_ledger.local.zookeeper import _free_ports
+
+SCHEMA = pa.schema([("v", pa.int64())])
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEDGER_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("LEDGER_STORAGE", raising=False)
+    monkeypatch.delenv("LEDGER_ZOOKEEPER", raising=False)
+    home = LocalHome()
+    yield home
+    home.stop()
+
+
+def run(*arguments, **environment):
+    return CliRunner().invoke(main, arguments, env=environment)
+
+
+def answer(*arguments):
+    done = run(*arguments, "--json")
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_up_makes_everything_work_without_options_until_down(home, monkeypatch):
+    (port,) = _free_ports(1)
+    started = answer("up", "--port", str(port))
+    assert started["zookeeper"] == f"127.0.0.1:{port}"
+    assert started["storage"] == home.storage.as_uri()
+    monkeypatch.setenv("LEDGER_ZOOKEEPER", started["zookeeper"])  # as 127.0.0.1:2181 needs none
+    with LedgerClient() as client:
+        client.create_topic("orders", SCHEMA)
+        with client.producer("orders") as producer:
+            producer.send({"v": 1})
+
+    again = answer("up")
+    assert (again["started"], again["pid"]) == (False, started["pid"])
+    elsewhere = run("up", "--port", str(port + 1))
+    assert (elsewhere.exit_code, "LEDGER_ZOOKEEPER_RUNNING" in elsewhere.stderr) == (1, True)
+    told = answer("status")
+    assert (told["running"], told["topics"], told["storage"]) == (True, 1, home.storage.as_uri())
+
+    os.kill(started["pid"], signal.SIGKILL)  # the server goes with its process, and leaves a pid file
+    deadline = time.monotonic() + 10
+    while run("status").exit_code == 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert answer("up", "--port", str(port))["started"] is True
+    with LedgerClient() as client:
+        assert [record["v"] for record in client.reader("orders", end="latest")] == [1]
+
+    refused = run("down", "--purge")
+    assert (refused.exit_code, str(home.storage) in refused.stdout, home.answers) == (1, True, True)
+    assert answer("down") == {"stopped": True, "deleted": []}
+    assert answer("down")["stopped"] is False
+    stopped = run("status", "--json")
+    assert (stopped.exit_code, json.loads(stopped.stdout)["running"]) == (1, False)
+    (home.folder / "mine.txt").write_text("not made by up")
+    run("down", "--purge", "--yes")
+    assert [path.name for path in home.folder.iterdir()] == ["mine.txt"]
+
+
+def test_a_process_that_only_has_the_number_in_the_pid_file_is_left_alone(home):
+    home.folder.mkdir(parents=True)
+    (home.folder / "zookeeper.pid").write_text(f"{os.getpid()}\n")
+    assert home.pid is None
+    assert answer("down")["stopped"] is False
+
+
+def test_up_says_what_is_in_its_way(home):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = run("up", "--port", str(other.getsockname()[1]))
+    assert (taken.exit_code, "is in use by another program" in taken.stderr) == (1, True)
+    nothing = run("up", PATH="", JAVA_HOME="")
+    assert (nothing.exit_code, "install Java 17" in nothing.stderr) == (1, True)
+    assert not home.folder.exists()
+
+
+def test_up_says_who_else_serves_there(home, zookeeper):
+    taken = run("up", "--port", zookeeper.rpartition(":")[2])
+    assert (taken.exit_code, "is in use by another ZooKeeper" in taken.stderr) == (1, True)

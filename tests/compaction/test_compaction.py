@@ -1,0 +1,558 @@
+"""Compaction: the state of a long log, exactly, whatever is compacted when and whoever reads what (I9, I10)."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pyspark_ledger.append import append as protocol
+from pyspark_ledger.base.position import EARLIEST, Position
+from pyspark_ledger.compaction import fold
+from pyspark_ledger.compaction import generations as compacted
+from pyspark_ledger.compaction import run as compaction
+from pyspark_ledger.compaction.generations import Compacted, files_of
+from pyspark_ledger.compaction.pins import Pinned
+from pyspark_ledger.compaction.run import compact, sources
+from pyspark_ledger.cursors.cursor import CursorHandle, CursorNode
+from pyspark_ledger.errors import Conflict, InvalidInput
+from pyspark_ledger.files.entryfile import EntryWriter
+from pyspark_ledger.lifecycle import gc
+from pyspark_ledger.log import scan, topics
+from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.reader import read_slice
+from pyspark_ledger.metadata.port import PinKey, RootKey
+from pyspark_ledger.testing.clock import SeededClock
+from pyspark_ledger.testing.memory import Crash, Faults
+from tests.support.worlds import IDS, World, append, append_ids
+
+SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("version", pa.int64())])
+
+
+class Keyed(World):
+    def __init__(self, folder, version_column="", **options) -> None:
+        super().__init__(folder, **options)
+        self.topic = topics.create_topic(self.metadata(), "keyed", SCHEMA, key="k", version_column=version_column)
+
+    def put(self, log: Log, *rows) -> None:
+        """One commit of (key, value) or (key, value, version); a value of None is a tombstone."""
+        rows = [(*row, None)[:3] for row in rows]
+        batch = pa.RecordBatch.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], schema=SCHEMA)
+        epoch = log.refresh(sync=True).head.gc_epoch
+        writer = EntryWriter(log.storage, self.topic.uuid, epoch, SCHEMA)
+        writer.write(batch)
+        protocol.append(log, protocol.Batch(log.clock.new_id(), (writer.close(),), SCHEMA))
+
+
+def rows_of(log: Log, pieces):
+    """(position, key, value) of what a reader gets."""
+    found = []
+    for piece in pieces:
+        for rows in read_slice(log.storage, log.topic.uuid, piece, SCHEMA, with_ids=True):
+            ledger, entry, index, _ = (column.to_pylist() for column in rows.places())
+            for where, row in zip(zip(ledger, entry, index, strict=True), rows.batch.to_pylist(), strict=True):
+                found.append((Position(*where), row["k"], row["v"]))
+    return found
+
+
+def state(rows):
+    """The map that a reader ends with, and the records without a key."""
+    final = {}
+    for _, key, value in rows:
+        if key is not None:
+            final.pop(key, None)
+            if value is not None:
+                final[key] = value
+    return final, [value for _, key, value in rows if key is None]
+
+
+def compacted_read(log: Log, start=EARLIEST, base=None):
+    view = log.refresh(sync=True)
+    newest = view.head.generations[-1].horizon if view.head.generations else EARLIEST
+    return rows_of(log, sources(log, view, start, view.head.end, newest if base is None else base))
+
+
+def full_read(log: Log, start=EARLIEST):
+    view = log.refresh(sync=True)
+    return rows_of(log, scan.slices(log, view, start, view.head.end))
+
+
+@pytest.fixture
+def world(tmp_path):
+    return Keyed(tmp_path)
+
+
+def test_the_last_record_of_every_key_with_its_position_and_no_deleted_one(world):
+    log = world.log()
+    world.put(log, ("a", 1), ("b", 1), (None, 7))
+    world.put(log, ("a", 2), ("c", 3))
+    world.put(log, ("b", None), (None, 8))
+    generation = compact(log)
+    assert (generation.number, generation.horizon, generation.read) == (1, Position(0, 3, 0), 7)
+    assert compacted_read(log) == [
+        (Position(0, 0, 2), None, 7),
+        (Position(0, 1, 0), "a", 2),
+        (Position(0, 1, 1), "c", 3),
+        (Position(0, 2, 1), None, 8),
+    ]
+    assert len(full_read(log)) == 7  # a normal read still sees the whole log
+    assert compact(log) is None
+    world.put(log, ("c", None))
+    assert state(compacted_read(log)) == ({"a": 2}, [7, 8])
+
+
+def test_a_topic_that_is_all_tombstones_compacts_to_nothing_pulsar_2591_6237_21718_21916(world):
+    log = world.log()
+    world.put(log, ("a", 1))
+    world.put(log, ("a", None))
+    compact(log)
+    assert compacted_read(log) == []
+    world.put(log, ("b", 1))
+    compact(log)
+    assert state(compacted_read(log)) == ({"b": 1}, [])
+
+
+def test_horizon_and_generation_only_grow_and_an_overtaken_compactor_changes_nothing_I6_I10_pulsar_25118(
+    world, monkeypatch
+):
+    log, other = world.log(), world.log()
+    world.put(log, ("a", 1))
+    write = compaction.write
+
+    def slow(*arguments):
+        written = write(*arguments)
+        monkeypatch.setattr(compaction, "write", write)
+        world.put(other, ("a", 2))
+        log.metadata.expire()  # it was away for so long that its lock is gone
+        compact(other)
+        return written
+
+    monkeypatch.setattr(compaction, "write", slow)
+    with pytest.raises(Conflict, match="LEDGER_COMPACTION_FENCED"):
+        compact(log)
+    (generation,) = world.log().view().head.generations
+    assert (generation.number, generation.read) == (1, 2)
+
+
+@pytest.mark.parametrize("step", [0, 1])  # the lock, the publication
+@pytest.mark.parametrize("fault", ["applied_then_lost", "lost_before", "delayed", "expired"])
+def test_a_compaction_whose_answers_are_lost_is_published_once_I14(world, fault, step):
+    log = world.log()
+    world.put(log, ("a", 1))
+    faults = Faults()
+    compactor = world.log(faults)
+    faults.next_transact(*[None] * step, fault)
+    compact(compactor)
+    world.server.deliver_delayed()
+    assert [g.number for g in world.log().view().head.generations] == [1]
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_compactor_that_dies_leaves_the_old_or_the_new_generation_and_gc_the_rest_I12(world, applied):
+    log = world.log()
+    world.put(log, ("a", 1), ("b", 1))
+    compact(log)
+    world.put(log, ("a", 2))
+    dying(world, publication=2, applied=applied)
+    assert len(world.log().view().head.generations) == (2 if applied else 1)
+    for _ in range(4):
+        gc.collect(world.log())
+    assert state(compacted_read(world.log())) == ({"a": 2, "b": 1}, [])
+    compact(world.log())
+    assert state(compacted_read(world.log())) == ({"a": 2, "b": 1}, [])
+
+
+def test_old_generations_are_kept_for_planned_batches_and_then_collected(world):
+    log = world.log()
+    for value in range(8):
+        world.put(log, ("a", value), (f"k{value}", value))
+        compact(log)
+        gc.collect(world.log())
+    view = world.log().view()
+    assert [generation.number for generation in view.head.generations] == [6, 7, 8]
+    for generation in view.head.generations:
+        ledger = Compacted(log.files, generation)
+        assert state(rows_of(log, ledger.slices(EARLIEST, view.head.end, EARLIEST)))[0]["a"] == generation.number - 1
+    for _ in range(3):
+        gc.collect(world.log())
+    files = len(world.files())
+    assert files < 8 + 3 * 2 + 12  # entries, the kept generations with their manifests, index files
+
+
+def test_a_pin_that_went_with_its_session_is_made_again(tmp_path):
+    world = Keyed(tmp_path, clock=SeededClock())
+    reader = world.log()
+    pin = Pinned(reader)
+
+    def pins():
+        keys = reader.metadata.children(RootKey(world.topic.uuid))
+        return [reader.metadata.read(key).record.position for key in keys if isinstance(key, PinKey)]
+
+    pin.move(0, Position(0, 1, 0))
+    reader.metadata.expire()
+    assert pins() == []
+    world.clock.sleep(reader.metadata.session_timeout_s)
+    pin.move(0, Position(0, 2, 0))
+    assert pins() == [Position(0, 2, 0)]
+    pin.move(0, Position(0, 3, 0))  # not worth a request
+    assert pins() == [Position(0, 2, 0)]
+    pin.move(1, Position(0, 4, 0))
+    assert pins() == [Position(0, 4, 0)]
+    pin.release()
+    assert pins() == []
+
+
+def test_a_second_compactor_is_refused_at_once_with_the_name_of_the_first(world):
+    log, other = world.log(), world.log()
+    world.put(log, ("a", 1))
+    compact(log)
+    world.put(log, ("a", 2))
+    with compaction.compacting(log):
+        with pytest.raises(Conflict, match=r"LEDGER_COMPACTION_RUNNING.*by process \d+ on .* since"):
+            compact(other)
+        assert compaction.stats(other).running_since_ms is not None
+    assert compaction.stats(other).running_since_ms is None
+    assert compact(other).number == 2
+
+
+def test_a_first_compaction_that_runs_can_be_seen(world):
+    log, other = world.log(), world.log()
+    world.put(log, ("a", 1), ("a", 2))
+    assert compaction.stats(other) is None
+    with compaction.compacting(log):
+        stats = compaction.stats(other)
+        assert (stats.generation, stats.records_before, stats.backlog_records) == (0, 0, 2)
+        assert stats.running_since_ms is not None
+    assert compaction.stats(other) is None
+
+
+@pytest.mark.parametrize("rate", [0, -1.5, float("nan"), "fast"])
+@pytest.mark.parametrize("which", ["read_rate", "write_rate"])
+def test_a_rate_that_is_none_is_refused_before_anything_is_done(world, rate, which):
+    log = world.log()
+    world.put(log, ("a", 1))
+    with pytest.raises(InvalidInput, match=rf"LEDGER_INVALID_INPUT.*{which} is .*above 0"):
+        compact(log, **{which: rate})
+    assert (len(world.files()), log.refresh(sync=True).head.generations) == (1, ())
+
+
+def test_a_compactor_with_an_old_picture_leaves_no_lock_behind(world):
+    faults = Faults()
+    with compaction.compacting(world.log(faults)):
+        faults.next_read("stale")
+    with compaction.compacting(world.log()):
+        pass
+
+
+KEYS = {
+    pa.int64(): [1, -5, 2**60],
+    pa.binary(): [b"", b"a", b"\xff"],
+    pa.bool_(): [True, False],
+    pa.date32(): [datetime.date(2026, 1, 1), datetime.date(1969, 1, 1)],
+    pa.timestamp("us", "UTC"): [
+        datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
+        datetime.datetime(1, 1, 1, tzinfo=datetime.UTC),
+    ],
+    pa.decimal128(20, 2): [decimal.Decimal("1.10"), decimal.Decimal("-7.00")],
+    pa.float64(): [0.5, -1.0],
+}
+
+
+@pytest.mark.parametrize("kind", KEYS, ids=str)
+@pytest.mark.parametrize("spill", [1, 1 << 20])
+def test_a_key_may_be_of_any_type_that_is_a_single_value(tmp_path, monkeypatch, kind, spill):
+    monkeypatch.setattr(fold, "_SPILL_ROWS", spill)
+    monkeypatch.setattr(fold, "_MERGE_ROWS", 1)
+    schema = pa.schema([("k", kind), ("v", pa.int64())])
+    world = World(tmp_path)
+    world.topic = topics.create_topic(world.metadata(), "typed", schema, key="k")
+    log = world.log()
+    for value in range(3):
+        writer = EntryWriter(log.storage, world.topic.uuid, 0, schema)
+        writer.write(pa.RecordBatch.from_pylist([{"k": key, "v": value} for key in KEYS[kind]], schema=schema))
+        protocol.append(log, protocol.Batch(log.clock.new_id(), (writer.close(),), schema))
+    assert compact(log).records == len(KEYS[kind])
+    view = log.refresh(sync=True)
+    pieces = compaction.table(log, view, EARLIEST, view.head.end)
+    rows = [
+        row for p in pieces for r in read_slice(log.storage, log.topic.uuid, p, schema) for row in r.batch.to_pylist()
+    ]
+    assert rows == [{"k": key, "v": 2} for key in KEYS[kind]]
+
+
+@pytest.mark.parametrize("kind", [pa.struct([("a", pa.int64())]), pa.list_(pa.int64()), pa.null()], ids=str)
+def test_a_version_that_cannot_be_compared_is_refused_when_the_topic_is_made(tmp_path, kind):
+    metadata = World(tmp_path).metadata()
+    with pytest.raises(InvalidInput, match=r"LEDGER_INVALID_OPTION.*versionColumn 'n' is of type .*single value"):
+        topics.create_topic(metadata, "x", pa.schema([("k", pa.string()), ("n", kind)]), key="k", version_column="n")
+    with pytest.raises(InvalidInput, match=r"LEDGER_INVALID_OPTION.*versionColumn 'k' is the key"):
+        topics.create_topic(metadata, "x", SCHEMA, key="k", version_column="k")
+    assert topics.list_topics(metadata) == ["t"]
+
+
+def test_a_key_whose_version_is_not_a_number_is_not_lost(tmp_path):
+    schema = pa.schema([("k", pa.string()), ("v", pa.int64()), ("n", pa.float64())])
+    world = World(tmp_path)
+    world.topic = topics.create_topic(world.metadata(), "x", schema, key="k", version_column="n")
+    log = world.log()
+    nan = float("nan")
+    writer = EntryWriter(log.storage, world.topic.uuid, 0, schema)
+    rows = [("a", 1, nan), ("a", 2, 0.5), ("a", 3, nan), ("b", 4, nan), ("c", 5, None), ("c", 6, nan)]
+    writer.write(pa.RecordBatch.from_pylist([dict(zip("kvn", row, strict=True)) for row in rows], schema=schema))
+    protocol.append(log, protocol.Batch(log.clock.new_id(), (writer.close(),), schema))
+    view = log.refresh(sync=True)
+    pieces = compaction.table(log, view, EARLIEST, view.head.end)
+    found = [
+        r.batch.column("v").to_pylist() for p in pieces for r in read_slice(log.storage, log.topic.uuid, p, schema)
+    ]
+    assert found == [[2, 4, 6]]
+
+
+def test_progress_is_told_and_rates_are_kept(tmp_path):
+    world = Keyed(tmp_path, clock=SeededClock())
+    log = world.log()
+    world.put(log, *[(f"k{n}", n) for n in range(100)])
+    told = []
+    before = world.clock.monotonic()
+    compact(log, lambda *step: told.append(step), read_rate=10, write_rate=20)
+    assert told == [("reading", 100, 100), ("writing", 100, 100)]
+    assert world.clock.monotonic() - before == pytest.approx(10 + 5)
+
+
+def test_tombstones_go_when_every_reader_is_past_them_and_not_before(world):
+    log = world.log()
+    world.put(log, ("a", 1), ("b", 1))
+    CursorNode(world.log(), "slow").ensure("earliest")
+    world.put(log, ("a", None))
+
+    def compact_often():
+        for value in range(4):
+            world.put(log, ("b", value))
+            compact(log)
+        return compaction.newest(log.refresh(sync=True))
+
+    assert (compact_often().records, compaction.newest(log.view()).tombstones_from) == (2, EARLIEST)
+    CursorHandle(world.log(), "slow").clear_backlog()
+    pin = Pinned(world.log())
+    pin.move(compaction.newest(log.view()).number, Position(0, 1, 0))  # a running reader that may have seen a
+    assert compact_often().records == 2
+    pin.release()
+    generation = compact_often()
+    assert generation.records == 1  # b alone
+    assert generation.tombstones_from > Position(0, 1, 0)
+
+
+def test_an_interrupted_compaction_leaves_nothing_behind(world, monkeypatch):
+    monkeypatch.setattr(compacted, "BATCH_ROWS", 2)
+    monkeypatch.setattr(compacted, "FILE_ROWS", 4)
+    log = world.log()
+    for value in range(8):
+        world.put(log, (f"k{value}", value), (f"l{value}", value))
+    before = world.files()
+
+    def interrupt(phase, done, total):
+        if phase == "writing" and done >= 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compact(log, interrupt)
+    assert (world.files(), log.refresh(sync=True).head.generations) == (before, ())
+
+
+def test_masked_duplicates_are_not_part_of_the_state(tmp_path):
+    world = World(tmp_path, schema=IDS)
+    world.topic = topics.create_topic(world.metadata(), "ids", IDS, key="note")
+    log = world.log()
+    append_ids(log, [[("a", 1)]], "x")
+    append_ids(log, [[("a", 2), ("a", 1)]], "y")  # the second row is masked
+    append_ids(log, [[("a", 2)], [("b", 1)]], "x")
+    compact(log)
+    view = log.refresh(sync=True)
+    pieces = sources(log, view, EARLIEST, view.head.end, EARLIEST)
+    rows = [row for p in pieces for r in read_slice(log.storage, log.topic.uuid, p, IDS) for row in r.batch.to_pylist()]
+    assert [(row["note"], row["who"], row["seq"]) for row in rows] == [("y", "a", 2), ("x", "b", 1)]
+
+
+def test_records_from_before_a_column_was_added_are_compacted_too(world):
+    log = world.log()
+    world.put(log, ("a", 1), ("b", 1))
+    compact(log)
+    wider = pa.schema([*SCHEMA, pa.field("extra", pa.string())])
+    writer = EntryWriter(log.storage, world.topic.uuid, log.view().head.gc_epoch, wider)
+    rows = [{"k": "b", "v": None, "version": None, "extra": "x"}, {"k": "a", "v": None, "version": None, "extra": None}]
+    writer.write(pa.RecordBatch.from_pylist(rows, schema=wider))
+    protocol.append(log, protocol.Batch(log.clock.new_id(), (writer.close(),), wider, merge_schema=True))
+    compact(log)
+    view = log.refresh(sync=True)
+    found = [
+        row
+        for piece in compaction.table(log, view, EARLIEST, view.head.end)
+        for rows in read_slice(log.storage, log.topic.uuid, piece, wider)
+        for row in rows.batch.to_pylist()
+    ]
+    assert found == [{"k": "b", "v": None, "version": None, "extra": "x"}]  # a is gone, b is not: extra is a value
+
+
+def test_a_topic_without_a_key_or_with_a_nested_one_is_refused(tmp_path):
+    world = World(tmp_path)
+    log = world.log()
+    protocol.append(log, protocol.Batch(log.clock.new_id(), (), producer="p", forget=True))
+    assert compact(log) is None
+    append(log, 1)
+    with pytest.raises(InvalidInput, match=r"LEDGER_NOT_COMPACTABLE.*keyColumn"):
+        compact(log)
+
+
+def test_a_position_is_found_by_binary_search_in_several_files(world, monkeypatch):
+    monkeypatch.setattr(compacted, "BATCH_ROWS", 2)
+    monkeypatch.setattr(compacted, "FILE_ROWS", 4)
+    log = world.log()
+    for value in range(12):
+        world.put(log, (f"k{value}", value), ("x", value))
+    generation = compact(log)
+    ledger = Compacted(log.files, generation)
+    assert len(files_of(log.files, generation.manifest)) == 4
+    everything = compacted_read(log)
+    positions = [position for position, _, _ in everything]
+    assert positions == sorted(positions)
+    for start in [*positions, EARLIEST, Position(0, 2, 1), Position(9, 9, 9), generation.horizon]:
+        found = rows_of(log, ledger.slices(start, generation.horizon, EARLIEST))
+        assert found == [row for row in everything if row[0] >= start]
+        before = rows_of(log, ledger.slices(EARLIEST, start, EARLIEST))
+        assert before == [row for row in everything if row[0] < start]
+    for piece in ledger.slices(EARLIEST, generation.horizon, EARLIEST):
+        for row in range(piece.records + 1):
+            after = ledger.position(piece, row)
+            left = rows_of(log, ledger.slices(after, generation.horizon, EARLIEST))
+            assert len(left) == len(everything) - before_row(ledger, piece, row)
+
+
+def before_row(ledger, piece, row):
+    return sum(p.records for p in ledger.slices(EARLIEST, Position(99, 0, 0), EARLIEST) if p.entry < piece.entry) + row
+
+
+# -- random histories ------------------------------------------------------------------------------------------------
+
+KEY = st.one_of(st.none(), st.sampled_from("abc"))
+ROW = st.tuples(KEY, st.one_of(st.none(), st.integers(0, 9)), st.one_of(st.none(), st.integers(0, 3)))
+ACT = st.one_of(
+    st.lists(ROW, min_size=1, max_size=5),
+    st.just("compact"),
+    st.just("read"),
+    st.just("gc"),
+    st.sampled_from(["dies before", "dies after"]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(ACT, max_size=25))
+def test_a_compacted_read_ends_with_the_map_of_a_full_read_and_a_live_one_sees_every_deletion_I9(
+    tmp_path_factory, acts
+):
+    world = Keyed(tmp_path_factory.mktemp("w"))
+    log = world.log()
+    live, position, base = {}, None, EARLIEST
+    pin = Pinned(world.log())
+    horizons = [EARLIEST]
+    for act in acts:
+        if act == "compact":
+            compact(world.log())
+            generations = world.log().view().head.generations
+            if generations:
+                assert generations[-1].horizon >= horizons[-1], "I10"
+                horizons.append(generations[-1].horizon)
+        elif act == "gc":
+            gc.collect(world.log())
+        elif act in ("dies before", "dies after"):
+            dying(world, publication=2, applied=act == "dies after")
+        elif act == "read":  # a live reader goes on, over whatever generations there are by now
+            view = log.refresh(sync=True)
+            newest = compaction.newest(view)
+            if position is None:
+                base = newest.horizon if newest else EARLIEST
+            elif newest and newest.tombstones_from > max(position, base):
+                continue  # it came too late: a query says so and stops
+            for _, key, value in rows_of(log, sources(log, view, position or EARLIEST, view.head.end, base)):
+                if key is not None:
+                    live.pop(key, None)
+                    if value is not None:
+                        live[key] = value
+            position = view.head.end
+            if view.head.generations:
+                pin.move(view.head.generations[-1].number, max(position, base))
+            assert live == state(full_read(log))[0], "I9: a live reader sees every deletion of a key it saw"
+        else:
+            world.put(log, *[(key, value, None) for key, value, _ in act])
+    assert state(compacted_read(log)) == state(full_read(log)), "I9"
+    assert table(log) == state(full_read(log))[0]
+
+
+def dying(world, *, publication, applied):
+    """A compactor that dies at its second transaction, the publication, if it comes that far."""
+    faults = Faults()
+    faults.crash_at(publication, applied=applied)
+    log = world.log(faults)
+    with contextlib.suppress(Crash):
+        compact(log)
+    faults._crash_at = None
+    log.metadata.close()
+
+
+def table(log):
+    """The topic as a table: folded to its end without writing anything."""
+    view = log.refresh(sync=True)
+    found = rows_of(log, compaction.table(log, view, EARLIEST, view.head.end))
+    keyed = [key for _, key, _ in found if key is not None]
+    assert len(keyed) == len(set(keyed)), "each key once"
+    return {key: value for _, key, value in found if key is not None}
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(ACT, max_size=20))
+@example([[("a", 1, 3)], "read", [("a", None, None), ("a", 2, 1)], "compact", "read"])
+def test_with_a_version_column_the_highest_version_since_the_last_tombstone_wins_I9(tmp_path_factory, acts):
+    world = Keyed(tmp_path_factory.mktemp("w"), version_column="version")
+    log = world.log()
+    wanted: dict[str, tuple[int, int]] = {}
+    live: dict[str, tuple[int, int]] = {}
+    position, base, pin = None, EARLIEST, Pinned(world.log())
+    for act in acts:
+        if act == "compact":
+            compact(world.log())
+        elif act == "read":  # a live reader that folds by version, over whatever generations there are by now
+            view = log.refresh(sync=True)
+            newest = compaction.newest(view)
+            base = newest.horizon if position is None and newest else base
+            if newest and newest.tombstones_from > max(position or EARLIEST, base):
+                continue
+            for piece in sources(log, view, position or EARLIEST, view.head.end, base):
+                for rows in read_slice(log.storage, log.topic.uuid, piece, SCHEMA):
+                    for row in rows.batch.to_pylist():
+                        by_version(live, row["k"], row["v"], row["version"])
+            position = view.head.end
+            if newest:
+                pin.move(newest.number, max(position, base))
+            assert live == wanted, "I9: a live reader learns that versions count anew"
+        elif act == "gc":
+            gc.collect(world.log())
+        elif act in ("dies before", "dies after"):
+            dying(world, publication=2, applied=act == "dies after")
+        else:
+            world.put(log, *act)
+            for row in act:
+                by_version(wanted, *row)
+    assert table(log) == {key: value for key, (value, _) in wanted.items()}
+
+
+def by_version(state, key, value, version):
+    """What one record does to a map of the best versions."""
+    rank = -1 if version is None else version
+    if key is not None and value is None:
+        state.pop(key, None)
+    elif key is not None and rank >= state.get(key, (0, -1))[1]:
+        state[key] = (value, rank)

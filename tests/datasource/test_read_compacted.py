@@ -1,0 +1,345 @@
+"""readCompacted through Spark's eyes: the current value of every key, then the tail, in one query (I9)."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pyspark_ledger.base.limits import Limits
+from pyspark_ledger.base.position import Position
+from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.errors import DataLoss, InvalidInput
+from tests.support.query import Query
+
+SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
+
+
+@pytest.fixture
+def client(namespace, storage_root) -> Iterator[LedgerClient]:
+    with LedgerClient(namespace, storage_root, limits=Limits(commits_per_ledger=5, index_fanout=3)) as client:
+        client.create_topic("t", SCHEMA, key="k")
+        yield client
+
+
+def put(client, *rows, topic="t"):
+    with client.producer(topic) as producer:
+        for key, value in rows:
+            producer.send({"k": key, "v": value})
+
+
+class Follower(Query):
+    """A readCompacted stream that keeps the map it has been told of."""
+
+    def __init__(self, client, topic="t", **options) -> None:
+        super().__init__(client, topic, readCompacted="true", **options)
+        self.map: dict[str, int] = {}
+        self.log: list[tuple[dict, dict, list]] = []
+
+    def rows(self, start, end):
+        parts = self.reader.partitions(start, end)
+        return [(r["k"], r["v"]) for part in parts for batch in self.reader.read(part) for r in batch.to_pylist()]
+
+    def step(self) -> bool:
+        self.reader._log().refresh(sync=True)  # else a watch says so, a moment later
+        start, end = self.plan()
+        if start == end:
+            return False
+        rows = self.rows(start, end)
+        self.log.append((start, end, rows))
+        for key, value in rows:
+            self.map.pop(key, None)
+            if value is not None:
+                self.map[key] = value
+        return True
+
+    def drain(self):
+        while self.step():
+            pass
+        return self.map
+
+
+def full(client, topic="t"):
+    found: dict[str, int] = {}
+    for record in client.reader(topic, end="latest"):
+        found.pop(record["k"], None)
+        if record["v"] is not None:
+            found[record["k"]] = record["v"]
+    return found
+
+
+def test_the_current_value_of_every_key_then_the_tail_pulsar_11287_12429_12464_13629(client):
+    """Their cursors were set to the raw ledgers that were left, past the compacted ones."""
+    put(client, *[(f"k{n % 10}", n) for n in range(100)])
+    put(client, ("k3", None))
+    client.compact("t")
+    put(client, ("k4", 1000), ("k5", None))
+    query = Follower(client)
+    assert query.drain() == full(client)
+    assert sum(len(rows) for _, _, rows in query.log) == 9 + 2  # nine keys and the tail, not a hundred records
+    put(client, ("k6", 7))
+    assert query.drain() == full(client)
+    assert len(query.log[-1][2]) == 1
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7])
+def test_limits_hold_in_the_compacted_part_and_replays_are_exact_over_generations_I7(client, limit):
+    put(client, *[(f"k{n % 10}", n) for n in range(50)])
+    client.compact("t")
+    query = Follower(client, maxRowsPerTrigger=str(limit))
+    for round_ in range(3):
+        query.step()
+        put(client, (f"k{round_}", None), (f"new{round_}", round_))
+        client.compact("t")  # the rest of the read moves to another generation
+    assert query.drain() == full(client)
+    assert all(len(rows) <= limit for _, _, rows in query.log)
+    generations = [end["gen"] for _, end, _ in query.log]
+    assert generations == sorted(generations)
+    recent = [entry for entry in query.log if entry[1]["gen"] >= 2]
+    for start, end, rows in recent:  # the last three generations are kept
+        assert query.rows(start, end) == rows
+
+
+def test_a_batch_planned_on_a_generation_that_is_gone_is_an_error_by_name(client):
+    put(client, ("a", 1))
+    client.compact("t")
+    query = Follower(client)
+    query.step()
+    for value in range(4):
+        put(client, ("a", value))
+        client.compact("t")
+    with pytest.raises(DataLoss, match=r"LEDGER_GENERATION_GONE.*generation 1"):
+        Follower(client).rows(*query.log[0][:2])
+
+
+def test_a_query_that_comes_back_after_its_deletions_were_dropped_is_told_so(client):
+    put(client, ("a", 1), ("b", 1))
+    query = Follower(client)
+    query.drain()
+    query.reader.stop()
+    put(client, ("a", None))
+    for value in range(6):
+        put(client, ("b", value))
+        client.compact("t")
+    with pytest.raises(DataLoss, match=r"LEDGER_DELETIONS_DROPPED.*new checkpoint"):
+        Follower(client, offset=query.offset).step()
+    assert Follower(client).drain() == full(client) == {"b": 5}
+
+
+def test_a_running_query_keeps_the_deletions_that_it_has_not_seen_pulsar_26190(client):
+    put(client, *[(f"k{n}", n) for n in range(6)])
+    client.compact("t")
+    query = Follower(client, maxRowsPerTrigger="1")
+    query.step()
+    query.step()
+    put(client, ("k0", None))
+    for value in range(6):
+        put(client, ("k5", value))
+        client.compact("t")
+    assert query.drain() == full(client)
+    assert "k0" not in query.map
+    query.reader.stop()
+
+
+def test_a_stream_that_ends_before_the_horizon_ends_with_the_state_at_its_end_I9(client):
+    put(client, ("a", 1), ("b", 1))
+    end = client.end("t")
+    wanted = full(client)
+    put(client, ("a", 2), ("b", None))
+    client.compact("t")
+    assert Follower(client, endingOffsets=str(end)).drain() == wanted
+
+
+def test_an_available_now_run_ends_with_the_state_at_its_target_whatever_is_compacted_meanwhile_I9(client):
+    put(client, ("a", 1), ("b", 1))
+    query = Follower(client, maxRowsPerTrigger="1")
+    query.reader.prepareForTriggerAvailableNow()
+    query.step()
+    wanted = full(client)
+    put(client, ("b", 2))
+    client.compact("t")
+    assert query.drain() == wanted
+
+
+def test_a_query_that_began_before_the_first_compaction_keeps_its_deletions_too(client):
+    put(client, *[(f"k{n}", n) for n in range(6)])
+    query = Follower(client, maxRowsPerTrigger="3")
+    query.step()
+    put(client, ("k0", None))
+    for value in range(6):  # while a long batch runs
+        put(client, ("k5", value))
+        client.compact("t")
+    assert query.drain() == full(client)
+    query.reader.stop()
+
+
+def test_a_reset_into_the_compacted_range_shows_every_deletion_since(client):
+    put(client, ("a", 1), ("b", 1), ("c", 1))
+    query = Follower(client, subscription="s")
+    query.drain()
+    put(client, ("a", None), ("b", 2))
+    client.compact("t")
+    client.cursor("t", "s").reset(Position(0, 0, 1))
+    assert query.drain() == full(client) == {"b": 2, "c": 1}
+    assert ("a", None) in query.log[-1][2]
+    query.reader.stop()
+
+
+def test_nothing_that_happens_to_cursors_loses_the_compacted_ledger_pulsar_12698_21865_25803_25862(client):
+    put(client, *[(f"k{n % 3}", n) for n in range(30)])
+    query = Follower(client, subscription="s")
+    query.drain()
+    before = client.compact("t")
+    for to in ("latest", "earliest", Position(0, 0, 7)):
+        client.cursor("t", "s").reset(to)
+    client.cursor("t", "s").clear_backlog()
+    client.gc("t")
+    client.gc("t")
+    client.gc("t")
+    assert client.compaction("t") == before
+    assert Follower(client).drain() == full(client)
+    query.reader.stop()
+
+
+def test_a_stream_without_a_key_is_refused(client):
+    client.create_topic("plain", SCHEMA)
+    with pytest.raises(InvalidInput, match="LEDGER_NOT_COMPACTABLE"):
+        Follower(client, "plain")
+
+
+ACTS = st.lists(
+    st.one_of(
+        st.lists(st.tuples(st.sampled_from("abcd"), st.one_of(st.none(), st.integers(0, 9))), min_size=1, max_size=4),
+        st.sampled_from(["compact", "step", "step", "start", "gc"]),
+    ),
+    max_size=20,
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(acts=ACTS, limit=st.integers(1, 3))
+def test_readers_that_start_anywhere_and_cross_any_generations_end_with_the_full_map_I9(client, acts, limit):
+    topic = f"t-{secrets.token_hex(8)}"
+    client.create_topic(topic, SCHEMA, key="k")
+    put(client, ("a", 0), topic=topic)
+    readers = [Follower(client, topic, maxRowsPerTrigger=str(limit))]
+    for act in acts:
+        if act == "compact":
+            client.compact(topic)
+        elif act == "gc":
+            client.gc(topic)
+        elif act == "start":
+            readers.append(Follower(client, topic, maxRowsPerTrigger=str(limit)))
+        elif act == "step":
+            for reader in readers:
+                reader.step()
+        else:
+            put(client, *act, topic=topic)
+    for reader in readers:
+        assert reader.drain() == full(client, topic)
+
+
+# -- on real Spark ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_a_batch_read_is_the_topic_as_a_table(spark, client):
+    put(client, *[(f"k{n % 10}", n) for n in range(100)], (None, 5))
+    read = spark.read.format("ledger").option("zookeeper", client.zookeeper)
+
+    def table():
+        rows = read.option("readCompacted", "true").load("t").collect()
+        assert len(rows) == len(full(client))  # each key once, and the one record without a key
+        return {row["k"]: row["v"] for row in rows if row["k"] is not None}
+
+    wanted = {key: value for key, value in full(client).items() if key is not None}
+    assert table() == wanted  # also before the first compaction
+    client.compact("t")
+    put(client, ("k1", None), ("k2", 500), ("k2", 501))
+    wanted = {key: value for key, value in full(client).items() if key is not None}
+    assert table() == wanted
+    frame = read.option("readCompacted", "true").option("includeMetadata", "true").load("t")
+    places = {row["k"]: row["_metadata"] for row in frame.where("k IN ('k2', 'k9')").collect()}
+    assert (places["k9"]["index"], places["k9"]["topic"]) == (99, "t")
+    records = {str(r.position): r for r in client.reader("t", end="latest")}
+    for key, place in places.items():
+        record = records[f"{place['ledgerId']}:{place['entryId']}:{place['index']}"]
+        assert (record["k"], record.publish_time.timestamp()) == (key, place["publishTime"].timestamp())
+
+
+@pytest.mark.spark
+def test_compaction_while_a_writer_and_a_compacted_stream_run_I9(spark, client, tmp_path):
+    put(client, *[(f"k{n % 50}", n) for n in range(500)])
+    client.compact("t")
+    source = spark.readStream.format("ledger").option("zookeeper", client.zookeeper).option("readCompacted", "true")
+    sink = source.option("maxRowsPerTrigger", "40").load("t").writeStream.format("ledger")
+    query = sink.option("zookeeper", client.zookeeper).option("checkpointLocation", str(tmp_path / "c")).start("copy")
+    stop = threading.Event()
+
+    def compact_again_and_again():
+        with LedgerClient(client.zookeeper) as other:
+            while not stop.wait(2.5):
+                other.compact("t")
+
+    compactor = threading.Thread(target=compact_again_and_again)
+    compactor.start()
+    try:
+        for n in range(40):
+            put(client, (f"k{n}", None if n % 3 == 0 else 1000 + n), (f"late{n % 7}", n))
+            time.sleep(0.1)
+    finally:
+        stop.set()
+        compactor.join()
+    client.compact("t")
+    query.processAllAvailable()
+    query.stop()
+    assert full(client, "copy") == full(client)
+    assert client.compaction("t").generation >= 2
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("version", ["", "version"])
+def test_compaction_as_a_spark_job_gives_the_same_records(spark, client, monkeypatch, version):
+    from pyspark_ledger.base.position import EARLIEST
+    from pyspark_ledger.compaction.run import sources
+    from pyspark_ledger.datasource import compaction
+    from pyspark_ledger.log.reader import read_slice
+
+    monkeypatch.setattr(compaction, "RECORDS_PER_TASK", 60)
+    schema = pa.schema([("k", pa.string()), ("v", pa.int64()), ("version", pa.float64())])
+    chance = random.Random(3)
+    names = ("local", "spark")
+    for name in names:
+        client.create_topic(name, schema, key="k", version_column=version)
+
+    def compacted(name):
+        log = client.log(name)
+        view = log.refresh(sync=True)
+        pieces = sources(log, view, EARLIEST, view.head.end, EARLIEST)
+        rows = [rows for piece in pieces for rows in read_slice(log.storage, log.topic.uuid, piece, schema)]
+        return [(*place, row["k"], row["v"]) for r in rows
+                for place, row in zip(zip(*(c.to_pylist() for c in r.places()[:3]), strict=True), r.batch.to_pylist(),
+                                      strict=True)]  # fmt: skip
+
+    for _ in range(2):
+        for _ in range(6):
+            rows = [
+                {"k": chance.choice([*"abcdefgh", None]), "v": chance.choice([None, *range(9)]),
+                 "version": chance.choice([None, 0.0, 1.0, 2.0, float("nan")])}
+                for _ in range(40)
+            ]  # fmt: skip
+            for name in names:
+                with client.producer(name) as producer:
+                    producer.send_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
+        client.compact("local")
+        stats = compaction.compact(spark, "spark", zookeeper=client.zookeeper)
+        assert compacted("spark") == compacted("local")
+        assert (stats.records, stats.records_before) == (client.compaction("local").records, stats.records_before)
+    assert stats.generation == 2

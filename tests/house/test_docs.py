@@ -1,0 +1,154 @@
+"""The documentation names what there is: options, methods, commands, errors, examples; and its links lead somewhere."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+
+import click
+import pytest
+
+from pyspark_ledger.append.producer import Producer
+from pyspark_ledger.cli import main
+from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.cursors.consumer import Consumer
+from pyspark_ledger.cursors.cursor import CursorHandle
+from pyspark_ledger.datasource.options import KNOWN
+from pyspark_ledger.local.zookeeper import LocalZooKeeper
+from pyspark_ledger.log.reader import Reader
+from pyspark_ledger.outbox.outbox import Outbox
+from pyspark_ledger.tokens.tokens import Tokens
+from tests.support import REPOSITORY
+
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+TEXTS = {page: page.read_text() for page in PAGES}
+
+# Spark's Kafka source and sink, from the tables of its integration guide.
+KAFKA_SOURCE = (
+    "assign", "subscribe", "subscribePattern", "kafka.bootstrap.servers", "startingTimestamp",
+    "startingOffsetsByTimestamp", "startingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets",
+    "failOnDataLoss", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition",
+    "groupIdPrefix", "kafka.group.id", "includeHeaders", "startingOffsetsByTimestampStrategy",
+)  # fmt: skip
+KAFKA_SINK = ("kafka.bootstrap.servers", "topic", "includeHeaders", "kafka.partitioner.class")
+
+
+def page(name: str) -> str:
+    return TEXTS[REPOSITORY / "docs" / name]
+
+
+def rows(text: str, header: str) -> list[list[str]]:
+    """The cells of all tables whose first column has this header."""
+    found, inside = [], False
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            inside = False
+        elif line.startswith(f"| {header} |"):
+            inside = True
+        elif inside and not line.startswith("|---"):
+            found.append([cell.strip() for cell in line.strip("|").split("|")])
+    return found
+
+
+def section(text: str, title: str) -> str:
+    return re.split(r"^## ", text.partition(f"\n## {title}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+# -- what is named exists, and what exists is named --------------------------------------------------------------
+
+
+def test_the_page_of_options_has_every_option_and_no_other():
+    named = [name for cells in rows(page("options.md"), "option") for name in re.findall(r"`([^`]+)`", cells[0])]
+    assert sorted(named) == sorted(KNOWN.values())
+
+
+@pytest.mark.parametrize(
+    "kind", [LedgerClient, Producer, Reader, Consumer, CursorHandle, Tokens, Outbox, LocalZooKeeper]
+)
+def test_the_page_of_the_client_names_every_public_method_and_no_other(kind):
+    cells = [line.split("|")[1] for line in section(page("client.md"), kind.__name__).splitlines() if line[:1] == "|"]
+    named = {name for cell in cells for name in re.findall(r"`([a-z_]+)[`(]", cell)}
+    methods = {name for name in vars(kind) if not name.startswith("_")}
+    attributes = set(re.findall(r"self\.([a-z]\w*)", inspect.getsource(kind.__init__)))
+    assert methods - named == set()
+    assert named - methods - attributes == set()
+
+
+def test_the_page_of_the_command_line_shows_every_command():
+    shown = [shlex.split(line, comments=True)[1:] for line in re.findall(r"^pyspark-ledger .*$", page("cli.md"), re.M)]
+
+    def leaves(group, path=()):
+        for name, command in group.commands.items():
+            yield from leaves(command, (*path, name)) if isinstance(command, click.Group) else [[*path, name]]
+
+    elsewhere = {"exporter": "monitoring.md"}
+    for path in leaves(main):
+        if path[0] in elsewhere:
+            assert f"pyspark-ledger {path[0]}" in page(elsewhere[path[0]])
+        else:
+            assert any(line[: len(path)] == path for line in shown), path
+
+
+def test_the_kafka_guide_has_every_option_of_kafkas_source_and_sink():
+    table = rows(page("kafka.md"), "Kafka's option")
+    named = {name for cells in table for name in re.findall(r"`([^`]+)`", cells[0])}
+    assert {*KAFKA_SOURCE, *KAFKA_SINK} <= named
+    ours = {name for cells in table for name in re.findall(r"`([A-Za-z.]+)`", cells[1]) if not name.startswith(".")}
+    assert ours
+    assert ours <= set(KNOWN.values())
+
+
+def test_every_error_code_and_variable_in_the_docs_is_one_of_the_code():
+    code = "\n".join(file.read_text() for file in (REPOSITORY / "pyspark_ledger").rglob("*.py"))
+    tests = (REPOSITORY / "tests" / "conftest.py").read_text()
+    known = set(re.findall(r"LEDGER_[A-Z_]+", code + tests))
+    named = {(file.name, name) for file, text in TEXTS.items() for name in re.findall(r"LEDGER_[A-Z_]+", text)}
+    assert {(file, name) for file, name in named if name not in known} == set()
+
+
+# -- pages and examples ----------------------------------------------------------------------------------------
+
+
+def test_the_index_lists_every_page():
+    listed = set(re.findall(r"^- \[[^]]+\]\(([^)]+)\)", page("README.md"), re.M))
+    assert listed == {file.name for file in PAGES[1:] if file.name != "README.md"}
+
+
+def test_every_example_is_listed_and_run_by_a_test():
+    run = (REPOSITORY / "tests" / "house" / "test_examples.py").read_text()
+    for file in (REPOSITORY / "examples").iterdir():
+        if file.suffix not in (".py", ".ipynb") or file.name == "__init__.py":
+            continue
+        spellings = (file.name, f"examples.{file.stem}")
+        for where in (TEXTS[REPOSITORY / "README.md"], page("README.md"), run):
+            assert any(spelling in where for spelling in spellings), file.name
+
+
+def test_every_script_that_the_docs_name_is_there():
+    named = {name for text in TEXTS.values() for name in re.findall(r"\b(?:examples|tests)/[\w/]+\.\w+", text)}
+    assert named
+    assert [name for name in named if not (REPOSITORY / name).exists()] == []
+
+
+LINKS = [
+    (file.relative_to(REPOSITORY).as_posix(), target)
+    for file, text in TEXTS.items()
+    for target in dict.fromkeys(re.findall(r"\]\(([^)\s]+)\)", text))
+    if not re.match(r"[a-z]+:", target)
+]
+
+
+@pytest.mark.parametrize(("file", "target"), LINKS)
+def test_every_link_leads_somewhere(file, target):
+    path, _, anchor = target.partition("#")
+    linked = ((REPOSITORY / file).parent / path).resolve() if path else REPOSITORY / file
+    assert linked.exists()
+    if anchor:
+        assert anchor in [slug(title) for title in re.findall(r"^#+ (.+)$", linked.read_text(), re.M)]
+
+
+def slug(title: str) -> str:
+    """As GitHub makes an anchor of a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")

@@ -1,0 +1,144 @@
+"""The examples do what they say, and leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support import REPOSITORY
+
+MARK = "LEDGER_TEST_MARK"
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_demo_kills_a_stream_and_proves_exactly_once(tmp_path: Path) -> None:
+    story = run("-m", "examples.demo", scratch=tmp_path)
+    numbers = {name: int(number.replace(",", "")) for name, number in re.findall(r"^ +(\w+) +([\d,]+)$", story, re.M)}
+    assert numbers["expected"] == numbers["found"] == numbers["distinct"] > 0
+    assert numbers["duplicates"] == numbers["lost"] == 0
+    assert story.count("kill -9") == 2
+    assert "the sink must take it" in story
+    assert "the sink must add nothing" in story
+    assert "by 3 runs of one query" in story
+    assert "Exactly once: nothing lost, nothing doubled." in story
+    assert "WARN" not in story
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_quickstart_writes_and_reads_in_every_way(tmp_path: Path) -> None:
+    printed = run("examples/quickstart.py", scratch=tmp_path)
+    assert "orders: 1000" in printed
+    assert "of customer 3: 143" in printed
+    assert "last order: 0:2:0 {'order_id': 1000, 'customer': 3, 'cents': 99}" in printed
+
+
+def test_files_are_ingested_again_and_again_and_each_line_is_there_once(tmp_path: Path) -> None:
+    printed = run("examples/file_ingestion.py", scratch=tmp_path)
+    numbers = {name: int(number) for name, number in re.findall(r"(lines in files|in topic|distinct) (\d+)", printed)}
+    assert numbers["lines in files"] == numbers["in topic"] == numbers["distinct"] > 0
+    first, second = (int(number) for number in re.findall(r": records (\d+)$", printed, re.M))
+    by_spark, by_python = (int(number) for number in re.findall(r"records added (\d+) and (\d+)", printed)[0])
+    assert (first, second) == (400 + 300, 500 + 200 + 351)  # the half line is taken when it is whole
+    assert min(by_spark, by_python) >= 0
+    assert second + by_spark + by_python == numbers["in topic"] == second + 3 * 500
+    last_ids = {name: int(number) for name, number in re.findall(r"producer (\S+), last sequence id (\d+)", printed)}
+    assert last_ids.keys() == {"api.log", "db.log", "web.log"}
+    assert sum(last + 1 for last in last_ids.values()) == numbers["lines in files"]  # ids are line numbers, from 0
+    assert "Nothing lost, nothing doubled." in printed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_orders_are_invoiced_once_whatever_happens_to_the_job(tmp_path: Path) -> None:
+    printed = run("examples/token_pipeline.py", scratch=tmp_path)
+    told = re.findall(r"invoices (\d+), distinct (\d+), tokens in flight (\d+), nodes (\d+)", printed)
+    assert told == [("500", "500", "0", "1"), ("500", "500", "0", "1"), ("1000", "1000", "0", "1")]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_outbox_bills_ships_and_keeps_balances_once_for_each_order(tmp_path: Path) -> None:
+    printed = run("examples/outbox.py", scratch=tmp_path)
+    assert "nobody told us; it is delivered again" in printed
+    told = re.findall(r"invoices (\d+), distinct (\d+), balances (.+), parcels (\d+), dispatched (\d+)", printed)
+    assert told == [
+        ("20", "20", "{'ann': 100, 'bob': 100}", "20", "21"),
+        ("30", "30", "{'ann': 150, 'bob': 150}", "30", "31"),
+    ]
+    assert "tokens in flight 0" in printed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_running_query_is_reset_from_outside_without_a_restart(tmp_path: Path) -> None:
+    printed = run("examples/live_reset.py", scratch=tmp_path)
+    batches = re.findall(r"batch (\d), revision (\d): orders (\d+) to (\d+)", printed)
+    assert batches == [("0", "0", "0", "9"), ("1", "0", "10", "14"), ("2", "1", "5", "14"), ("3", "2", "10", "14")]
+    assert "same run: True" in printed
+    assert printed.count("checkpoint, batch") == 4
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_compacted_table_is_followed_by_its_tail_and_a_deletion_is_seen(tmp_path: Path) -> None:
+    printed = run("examples/compacted_table.py", scratch=tmp_path)
+    state, tail = re.findall(r"batch 0: (.+)", printed), re.findall(r"batch [12]: (.+)", printed)
+    assert state == ["apple 996", "fig 997", "plum 999"]
+    assert tail == ["apple 120", "plum is gone", "pear 80", "fig 95"]
+    table, copy = re.findall(r"(?:table|copy) +(\{.+\})", printed)
+    assert table == copy
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_jobs_of_the_kafka_guide_give_what_the_guide_says(tmp_path: Path) -> None:
+    """The example itself compares every result."""
+    printed = run("examples/kafka_guide.py", scratch=tmp_path)
+    assert [int(number) for number in re.findall(r"^(\d)\. ", printed, re.M)] == [1, 2, 3, 4, 5, 6, 7]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_notebook_runs_from_the_first_cell_to_the_last(tmp_path: Path) -> None:
+    notebook = json.loads((REPOSITORY / "examples" / "notebook.ipynb").read_text())
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert notebook["nbformat"] == 4
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+    printed = run("-c", "\n\n".join("".join(cell["source"]) for cell in cells), scratch=tmp_path)
+    assert "now:             [100, 101, 102, 103, 104, 105, 250]" in printed
+    assert printed.count("[100, 101, 102, 103, 104, 105]\n") == 2
+    assert "only the new:    [250]" in printed
+    assert "trades of ABC: 4" in printed
+    assert list(tmp_path.iterdir()) == []
+
+
+def run(*arguments: str, scratch: Path) -> str:
+    """Runs an example as a user would, expects success, and that every process it started ends with it."""
+    mark = secrets.token_hex(8)
+    environment = os.environ | {MARK: mark, "TMPDIR": str(scratch)}
+    # An example lives for seconds: compile quickly rather than well.
+    environment.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:-UsePerfData")
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    deadline = time.monotonic() + 20
+    while left := processes(mark):
+        assert time.monotonic() < deadline, f"still running: {left}"
+        time.sleep(0.05)
+    return done.stdout
+
+
+def processes(mark: str) -> list[str]:
+    """Those that were started with the mark in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found

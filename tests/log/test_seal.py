@@ -1,0 +1,119 @@
+"""Sealing: stop at every step, and nothing is lost, doubled or left for ever."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_ledger.base.position import Position
+from pyspark_ledger.log import scan
+from pyspark_ledger.log.index import Index
+from pyspark_ledger.metadata.port import HeadKey, LedgerKey, RootKey
+from pyspark_ledger.testing.memory import Crash, Faults
+from tests.support.worlds import SMALL, World, append
+
+
+def nodes(world) -> int:
+    metadata = world.metadata()
+    children = metadata.children(RootKey(world.topic.uuid))
+    return len(children) + sum(len(metadata.children(k)) for k in children if isinstance(k, LedgerKey))
+
+
+@pytest.mark.parametrize("applied", [False, True])
+@pytest.mark.parametrize("step", range(1, 14))
+def test_a_crash_at_any_transaction_is_completed_by_the_next_writer_I1_I13(tmp_path, step, applied):
+    world = World(tmp_path)
+    faults = Faults()
+    log = world.log(faults)
+    append(log, 0)
+    faults.crash_at(step, applied=applied)
+    acknowledged, sent = 1, 1
+    with pytest.raises(Crash):
+        while True:
+            sent += 1
+            append(log, acknowledged)
+            acknowledged += 1
+    after = world.read()
+    assert after[:acknowledged] == list(range(acknowledged)), "what was acknowledged is there"
+    assert len(after) <= sent, "and at most the one that was on its way"
+    survivor = world.log()
+    for number in range(len(after), 20):
+        append(survivor, number)
+    assert world.read() == list(range(20))
+    assert nodes(world) <= SMALL.commits_per_ledger + 6, "the crashed sealer's nodes are gone"
+
+
+@pytest.mark.parametrize("torn", [True, False])
+def test_a_crash_while_index_files_are_staged_leaves_only_unnamed_files(tmp_path, monkeypatch, torn):
+    world = World(tmp_path)
+    log = world.log()
+    for number in range(4):
+        append(log, number)
+
+    def die(*args, **kwargs):
+        raise Crash
+
+    monkeypatch.setattr(log.files, "stage", die)
+    with pytest.raises(Crash):
+        append(log, 4)
+    assert world.read() == [0, 1, 2, 3]
+    append(world.log(), 4)
+    assert world.read() == [0, 1, 2, 3, 4]
+
+
+def test_three_levels_of_index_find_every_record_by_position_number_and_time(tmp_path):
+    world = World(tmp_path)  # 4 commits a ledger, 3 rows a node: 200 commits need three levels
+    log = world.log()
+    placed = [append(log, number) for number in range(200)]
+    view = world.log().view()
+    reader = world.log()
+    assert len(view.head.index) >= 3
+    assert world.read() == list(range(200))
+    for number, appended in enumerate(placed):
+        assert reader.commit(view, number).number == number
+        assert next(reader.commits_from(view, appended.start)).number == number
+        assert scan.records_before(reader, view, appended.start) == number
+        first_of_time = next(i for i, p in enumerate(placed) if p.publish_ms >= appended.publish_ms)
+        assert scan.position_at_time(reader, view, appended.publish_ms) == placed[first_of_time].start
+
+
+def test_opening_a_long_topic_reads_a_bounded_number_of_nodes_and_files_I13(tmp_path):
+    world = World(tmp_path)
+    log = world.log()
+    reads = []
+    for number in range(150):
+        append(log, number)
+        if number % 50 == 49:
+            fresh = world.log()
+            fetched = []
+            original = fresh.files.fetch
+            fresh.files.fetch = lambda ref, f=original, seen=fetched: (seen.append(ref), f(ref))[1]
+            next(iter(scan.slices(fresh, fresh.view(), Position(0, 0, 0), fresh.view().head.end)))
+            reads.append(len(fetched) + len(fresh.view().open_commits))
+    assert max(reads) <= 12
+
+
+def test_a_reader_that_misses_nodes_reads_the_head_again_I2(tmp_path):
+    world = World(tmp_path)
+    writer, reader = world.log(), world.log()
+    append(writer, 0)
+    stale_head = reader.metadata.read(HeadKey(world.topic.uuid))
+    for number in range(1, 9):
+        append(writer, number)
+    original = reader.metadata.read
+    answers = iter([stale_head])
+    reader.metadata.read = lambda key, on_change=None: (
+        (next(answers, None) if isinstance(key, HeadKey) else None) or original(key, on_change)
+    )
+    assert reader.refresh().head.next_commit == 9
+
+
+def test_index_spine_is_immutable(tmp_path):
+    world = World(tmp_path)
+    log = world.log()
+    for number in range(40):
+        append(log, number)
+    old = log.view()
+    for number in range(40, 80):
+        append(log, number)
+    leaves = list(Index(world.log().files, old.head.index).leaves(lambda row: row.first_commit, 0))
+    assert [leaf.ledger for leaf in leaves] == list(range(old.head.ledger))

@@ -1,0 +1,281 @@
+"""What Prometheus is told about a namespace."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from kazoo.client import KazooClient
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from pyspark_ledger.append import append
+from pyspark_ledger.base.limits import Limits
+from pyspark_ledger.cli import main
+from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.compaction import run as compaction
+from pyspark_ledger.dedup.producers import Claim
+from pyspark_ledger.errors import NotFound
+from pyspark_ledger.log import topics
+from pyspark_ledger.metadata.port import CompactorKey, Create, HeadKey
+from pyspark_ledger.metadata.records import Holder
+from pyspark_ledger.metrics.collector import OTHERS, LedgerCollector
+from pyspark_ledger.metrics.families import FAMILIES
+from pyspark_ledger.metrics.requests import TimedMetadata
+from pyspark_ledger.testing.memory import MemoryMetadata, MemoryServer
+from pyspark_ledger.zk_metadata import paths
+from tests.support import REPOSITORY
+
+SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
+DASHBOARD = REPOSITORY / "examples" / "grafana-dashboard.json"
+
+
+@pytest.fixture
+def server():
+    return MemoryServer()
+
+
+@pytest.fixture
+def client(server, storage_root):
+    limits = Limits(commits_per_ledger=4)
+    with LedgerClient(metadata=MemoryMetadata(server), storage=storage_root, limits=limits) as client:
+        client.create_topic("orders", SCHEMA, key="k")
+        yield client
+
+
+@pytest.fixture
+def told(client):
+    registry = CollectorRegistry()
+    registry.register(LedgerCollector(client, max_producers=3))
+    return lambda name, topic="orders", **labels: registry.get_sample_value(
+        name, {"topic": topic, **labels} if topic else labels
+    )
+
+
+def send(client, name, *numbers, start=None):
+    with client.producer("orders", name=name) as producer:
+        for at, n in enumerate(numbers):
+            producer.send({"k": f"k{n % 3}", "v": n}, None if start is None else start + at)
+
+
+def test_a_topic_tells_its_totals_and_its_end(client, told):
+    assert told("ledger_up", None) == 1
+    assert told("ledger_topic_last_publish_timestamp_seconds") is None
+    for n in range(6):
+        send(client, "web", n, n)
+    assert told("ledger_topic_records_total") == 12
+    assert told("ledger_topic_bytes_total") == client.log("orders").view().head.bytes
+    assert told("ledger_topic_commits_total") == 6
+    assert (told("ledger_topic_end_ledger"), told("ledger_topic_end_entry")) == (1, 2)
+    assert told("ledger_topic_last_publish_timestamp_seconds") == client.producers("orders")[0].publish_ms / 1000
+
+
+def test_a_subscription_tells_how_far_behind_it_is_and_how_often_it_was_moved(client, told):
+    send(client, "web", *range(10))
+    client.create_cursor("orders", "billing")
+    cursor = {"subscription": "billing"}
+    assert told("ledger_cursor_backlog_records", **cursor) == 10
+    assert told("ledger_cursor_backlog_bytes", **cursor) == told("ledger_topic_bytes_total")
+    assert 0 <= told("ledger_cursor_backlog_seconds", **cursor) < 60
+    client.cursor("orders", "billing").skip(4)
+    client.cursor("orders", "billing").redeliver()
+    assert told("ledger_cursor_backlog_records", **cursor) == 6
+    assert told("ledger_cursor_revisions_total", **cursor) == 2
+    assert told("ledger_cursor_revision_running", **cursor) == 0
+    assert (told("ledger_cursor_epochs_total", **cursor), told("ledger_cursor_attached", **cursor)) == (1, 0)
+    with client.consumer("orders", "billing") as consumer:
+        consumer.receive()
+        consumer.acknowledge(consumer.receive())
+        consumer.flush()
+        assert (told("ledger_cursor_epochs_total", **cursor), told("ledger_cursor_attached", **cursor)) == (2, 1)
+        assert told("ledger_cursor_individual_acks", **cursor) == 1
+
+
+def test_duplicates_and_producers_are_counted_over_seals_since_the_exporter_started(client, told):
+    for n in range(5):
+        send(client, "early", n)
+    assert told("ledger_producer_records_total", producer="early") == 1  # the first four commits were sealed by then
+    two = [client.producer("orders", name="late") for _ in range(2)]
+    for producer, numbers in zip(two, (range(10), range(5, 15)), strict=True):
+        for n in numbers:
+            producer.send({"v": n}, n)
+        producer.flush()
+    assert told("ledger_topic_dropped_duplicates_total") == 5
+    for n in range(3):  # another ledger is sealed before the next scrape
+        send(client, "late", n)
+    assert (told("ledger_topic_commits_total"), told("ledger_topic_end_ledger")) == (10, 2)
+    assert told("ledger_topic_dropped_duplicates_total") == 5
+    assert told("ledger_producer_records_total", producer="late") == 18
+    assert told("ledger_topic_records_total") == 23
+    assert told("ledger_producer_sequence_id", producer="late") == 17
+    assert told("ledger_topic_producers") == 2
+
+
+def test_only_so_many_producers_are_told_by_name(client, told):
+    for n in range(5):
+        send(client, f"p{n}", n)
+        told("ledger_up", None)
+    assert [told("ledger_producer_records_total", producer=f"p{n}") for n in range(5)] == [1, 1, 1, None, None]
+    assert told("ledger_producer_records_total", producer=OTHERS) == 2
+    assert told("ledger_topic_producers") == 5
+
+
+def test_tokens_in_flight_are_told_by_group(client, told):
+    with client.producer("orders", mint_tokens=True) as producer:
+        for number in range(5):
+            producer.send({"k": "a", "v": number})
+    tokens = [record.token for record in client.reader("orders", end="latest")]
+    billing = client.tokens("orders", "billing")
+    billing.consume(tokens[:2])
+    billing.mint(3)
+    assert told("ledger_topic_tokens_total") == 5
+    assert told("ledger_tokens_in_flight", group="billing") == 3 + 3
+    assert told("ledger_tokens_consumed_total", group="billing") == 2
+    assert told("ledger_tokens_nodes", group="billing") == 2
+
+
+def test_runs_that_were_replaced_are_told_as_fenced(client, told):
+    log = client.log("orders")
+    for sequence, run in enumerate(("one", "one", "two", "three")):
+        claim = Claim("spark-q", sequence, "q", run)
+        append.append(log, append.Batch(log.clock.new_id(), claim=claim))
+    assert told("ledger_producer_fenced_runs", producer="spark-q") == 2
+    assert told("ledger_producer_sequence_id", producer="spark-q") == 3
+
+
+def test_compaction_tells_its_horizon_its_ratio_and_whether_it_runs(client, told):
+    send(client, "web", *range(12))
+    assert told("ledger_compaction_ratio") is None
+    client.compact("orders")
+    send(client, "web", 1)
+    assert (told("ledger_compaction_generation"), told("ledger_compaction_ratio")) == (1, 0.25)
+    assert (told("ledger_compaction_horizon_ledger"), told("ledger_compaction_horizon_entry")) == (0, 1)
+    assert told("ledger_compaction_backlog_records") == 1
+    assert (told("ledger_compaction_running"), told("ledger_compaction_running_seconds")) == (0, 0)
+    log = client.log("orders")
+    holder = Holder(b"x" * 16, "me", log.clock.now_ms() - 5_000)
+    client.metadata.transact([Create(CompactorKey(log.topic.uuid), holder, ephemeral=True)])
+    assert told("ledger_compaction_running") == 1
+    assert 5 <= told("ledger_compaction_running_seconds") < 60
+
+
+def test_a_compaction_tells_how_long_it_took(client, told):
+    send(client, "web", *range(12))
+    assert told("ledger_compaction_duration_seconds") is None
+    log = client.log("orders")
+    work = replace(compaction.begin(log), started_ms=log.clock.now_ms() - 5_000)
+    compaction.publish(log, work, compaction.write(work, compaction.survivors_of(work)))
+    assert 5 <= told("ledger_compaction_duration_seconds") < 60
+
+
+def test_what_cannot_be_read_is_an_error_and_the_rest_is_told(client, told, storage_root):
+    client.create_topic("other", SCHEMA)
+    for topic in ("orders", "other"):
+        client.create_cursor(topic, "billing")
+    for n in range(5):
+        send(client, "web", n)
+    for file in Path(storage_root).glob(f"{client.topic('orders').uuid}/*/*"):
+        file.unlink()  # among them the index of its sealed ledger, in which the subscription is
+    assert told("ledger_cursor_backlog_records", "other", subscription="billing") == 0
+    assert told("ledger_topic_records_total") == 5
+    assert told("ledger_cursor_backlog_records", subscription="billing") is None
+    assert told("ledger_scrape_errors_total") >= 1
+    assert told("ledger_scrape_errors_total", "other") is None
+
+
+def test_a_namespace_that_does_not_answer_is_told_too(client, told):
+    client.metadata.close()
+    assert told("ledger_up", None) == 0
+    assert told("ledger_topic_records_total") is None
+
+
+def test_a_topic_made_again_under_its_name_is_another(client, told):
+    send(client, "web", 1, 2)
+    assert told("ledger_topic_records_total") == 2
+    client.delete_topic("orders")
+    client.create_topic("orders", SCHEMA)
+    assert [told("ledger_topic_records_total") for _ in range(2)][1] == 0
+    assert told("ledger_scrape_errors_total") is None
+
+
+def test_requests_are_timed_by_operation(server):
+    registry = CollectorRegistry()
+    metadata = TimedMetadata(MemoryMetadata(server), registry)
+    topics.create_topic(metadata, "t", SCHEMA)
+    topics.get_topic(metadata, "t")
+    with pytest.raises(NotFound):
+        topics.get_topic(metadata, "u")
+
+    def count(operation):
+        return registry.get_sample_value("ledger_zookeeper_request_duration_seconds_count", {"operation": operation})
+
+    assert {name: count(name) for name in ("read", "transact", "children", "sync")} == {
+        "read": 2, "transact": 1, "children": 1, "sync": None
+    }  # fmt: skip
+
+
+# -- the exporter -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exporter(namespace, storage_root):
+    with LedgerClient(namespace, storage_root) as client:
+        for name in ("broken", "orders"):
+            client.create_topic(name, SCHEMA, key="k")
+        send(client, "web", *range(9))
+        client.create_cursor("orders", "billing")
+        client.compact("orders")
+        client.tokens("orders").mint()
+        zookeeper = KazooClient(client.zookeeper)
+        zookeeper.start()
+        zookeeper.set(paths.path(HeadKey(client.topic("broken").uuid)), b"\xff\xff")
+        zookeeper.stop()
+    command = [
+        sys.executable,
+        "-m",
+        "pyspark_ledger.cli",
+        "exporter",
+        "--zookeeper",
+        namespace,
+        "--port",
+        "0",
+        "--json",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    yield json.loads(process.stdout.readline())["url"]
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == 0
+
+
+def test_the_exporter_is_scraped_and_has_everything_that_the_dashboard_shows(exporter):
+    assert exporter.startswith("http://127.0.0.1:")
+    for _ in range(2):  # the first one's own requests are in the second
+        with urllib.request.urlopen(exporter, timeout=30) as answer:
+            families = list(text_string_to_metric_families(answer.read().decode()))
+    samples = {sample.name: sample for family in families for sample in family.samples}
+    assert samples["ledger_topic_records_total"].value == 9
+    assert samples["ledger_scrape_errors_total"].labels == {"topic": "broken"}
+    assert samples["ledger_compaction_ratio"].value == 3 / 9
+    exported = samples.keys() | {family.name for family in families}  # one that has no value now is there by name
+    assert exported >= FAMILIES.keys()
+    assert all(name.startswith("ledger_") for name in samples)
+    dashboard = json.loads(DASHBOARD.read_text())
+    shown = set(re.findall(r"ledger_\w+", json.dumps([dashboard["panels"], dashboard["templating"]])))
+    assert len(shown) > 20
+    assert shown <= exported
+
+
+def test_without_its_extra_the_exporter_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    failed = CliRunner().invoke(main, ["exporter"])
+    assert (failed.exit_code, "pip install 'pyspark-ledger[metrics]'" in failed.stderr) == (1, True)

@@ -1,0 +1,91 @@
+"""A pipeline with tokens: orders that mint them, invoices that consume them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from pyspark_ledger.append import append as protocol
+from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
+from pyspark_ledger.base.token_prefix import TokenPrefix
+from pyspark_ledger.files.entryfile import EntryWriter
+from pyspark_ledger.log import topics
+from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.reader import Reader
+from pyspark_ledger.metadata.port import RootKey, TokenGroupKey
+from pyspark_ledger.metadata.records import Entry
+from pyspark_ledger.testing.memory import Faults, MemoryMetadata
+from pyspark_ledger.tokens.claims import TokenClaims
+from pyspark_ledger.tokens.groups import Groups
+from pyspark_ledger.tokens.ids import Claims
+from pyspark_ledger.tokens.tokens import Tokens
+from tests.support.worlds import SCHEMA, SMALL, World
+
+TINY = replace(SMALL, token_chunk=8, token_block=4, inline_bitmap_bytes=24, inline_bitmaps=2, node_bitmap_bytes=5)
+
+
+class Pipeline:
+    """Orders that mint tokens, and invoices that consume them."""
+
+    def __init__(self, folder, limits=TINY, clock: Clock = SYSTEM_CLOCK):
+        self.world = World(folder, limits, clock)
+        self.orders = self.world.topic
+        self.invoices = topics.create_topic(self.world.metadata(), "invoices", SCHEMA)
+
+    def log(self, topic=None, faults: Faults | None = None) -> Log:
+        metadata = MemoryMetadata(self.world.server, faults, self.world.clock)
+        return Log(metadata, self.world.storage, topic or self.orders, limits=self.world.limits, clock=self.world.clock)
+
+    def order(self, *numbers: int, mints: bool = True) -> list[str]:
+        """Appends orders, and tells their tokens."""
+        log = self.log()
+        done = protocol.append(log, batch(log, [numbers], mints=mints))
+        return [
+            TokenPrefix(log.topic.uuid, done.start.ledger, done.start.entry).token(index)
+            for index in range(len(numbers))
+        ]
+
+    def invoice(self, tasks: list[list[tuple[int, str]]], log=None, group="invoices", fan_out=False):
+        """Appends invoices, each with the token of its order."""
+        log = log or self.log(self.invoices)
+        return protocol.append(log, claiming(log, tasks, Groups.beside(log, group), fan_out))
+
+    def invoiced(self) -> list[int]:
+        return [record["n"] for record in Reader(self.log(self.invoices), "earliest", "latest")]
+
+    def tokens(self, group="invoices", faults: Faults | None = None) -> Tokens:
+        return Tokens(self.log(faults=faults), group)
+
+    def nodes(self, group="invoices") -> list:
+        metadata = self.world.metadata()
+        keys = metadata.children(RootKey(self.orders.uuid))
+        return [key for key in keys if key == TokenGroupKey(self.orders.uuid, group)] + metadata.children(
+            TokenGroupKey(self.orders.uuid, group)
+        )
+
+
+def batch(log: Log, tasks, **more) -> protocol.Batch:
+    entries = tuple(stage(log, rows) for rows in tasks)
+    return protocol.Batch(log.clock.new_id(), entries, SCHEMA, **more)
+
+
+def claiming(log: Log, tasks, groups: Groups, fan_out: bool = False) -> protocol.Batch:
+    staged = batch(log, [[n for n, _ in rows] for rows in tasks])
+    return replace(
+        staged, tokens=TokenClaims(groups, staged.entries, [claims(t for _, t in rows) for rows in tasks], fan_out)
+    )
+
+
+def claims(tokens) -> pa.Table:
+    gathered = Claims()
+    gathered.add(pa.array(list(tokens), pa.string()))
+    return gathered.table()
+
+
+def stage(log: Log, numbers) -> Entry:
+    writer = EntryWriter(log.storage, log.topic.uuid, log.view().head.gc_epoch, SCHEMA, clock=log.clock)
+    writer.write(pa.RecordBatch.from_pydict({"n": list(numbers)}, schema=SCHEMA))
+    entry = writer.close()
+    assert entry is not None
+    return entry

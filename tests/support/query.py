@@ -1,0 +1,61 @@
+"""What Spark does with a stream reader, without Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from pyspark_ledger.base.limits import Limits
+from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.datasource import LedgerDataSource
+from pyspark_ledger.datasource.stream_reader import LedgerStreamReader
+from tests.support.worlds import append
+
+INITIAL = {"initial": True}
+
+
+SMALL_LEDGERS = Limits(commits_per_ledger=5, index_fanout=3)
+
+
+def add(client: LedgerClient, *numbers: int, topic: str = "t") -> None:
+    append(client.log(topic), *numbers)
+
+
+class Query:
+    """What Spark does with a reader, batch after batch. A new one with ``offset`` is a restart from a checkpoint."""
+
+    def __init__(self, client: LedgerClient, topic: str = "t", *, offset=None, schema=None, **options: str) -> None:
+        source = LedgerDataSource({"zookeeper": client.zookeeper, "topic": topic, **options})
+        self.reader: LedgerStreamReader = source.streamReader(schema or source.schema())
+        self.offset = offset or self.reader.initialOffset()
+        self.batches: list[tuple[dict, dict, list[int]]] = []
+
+    def plan(self, limit=None) -> tuple[dict, dict]:
+        start = self.offset
+        self.offset = self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit())
+        return start, self.offset
+
+    def read(self, start: dict, end: dict) -> list[int]:
+        parts = self.reader.partitions(start, end)
+        return [n for part in parts for batch in self.reader.read(part) for n in batch.column("n").to_pylist()]
+
+    def batch(self, limit=None) -> list[int]:
+        start, end = self.plan(limit)
+        rows = [] if start == end else self.read(start, end)
+        self.batches.append((start, end, rows))
+        return rows
+
+    def all(self, limit=None) -> list[list[int]]:
+        """Batches until there is nothing new."""
+        return list(iter(lambda: self.batch(limit), []))
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    return [row for batch in batches for row in batch]
+
+
+def eventually(condition: Callable[[], object], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)

@@ -1,0 +1,124 @@
+"""Small things that many tests need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pyspark_ledger.append import append as protocol
+from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
+from pyspark_ledger.base.limits import Limits
+from pyspark_ledger.base.position import Position
+from pyspark_ledger.dedup.producers import Claim
+from pyspark_ledger.dedup.record_ids import IdColumns, Ranges, RecordIds
+from pyspark_ledger.errors import Conflict
+from pyspark_ledger.files import schema as schemas
+from pyspark_ledger.files.entryfile import EntryReader, EntryWriter
+from pyspark_ledger.files.storage import Storage, open_storage
+from pyspark_ledger.log import scan, topics
+from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.reader import read_slice
+from pyspark_ledger.metadata.port import Metadata
+from pyspark_ledger.metadata.records import Entry
+from pyspark_ledger.testing.memory import Faults, MemoryMetadata, MemoryServer
+
+SCHEMA = pa.schema([pa.field("n", pa.int64())])
+SMALL = Limits(commits_per_ledger=4, index_fanout=3, nodes_per_delete=3, inline_entries=2, append_deadline_s=5.0)
+
+
+class World:
+    """One server, one storage, and as many processes as a test wants: each ``log()`` is a process of its own."""
+
+    def __init__(
+        self, folder: Path, limits: Limits = SMALL, clock: Clock = SYSTEM_CLOCK, schema: pa.Schema = SCHEMA
+    ) -> None:
+        self.server = MemoryServer()
+        self.storage: Storage = open_storage(str(folder))
+        self.limits, self.clock = limits, clock
+        self.topic = topics.create_topic(self.metadata(), "t", schema, clock=clock)
+
+    def metadata(self, faults: Faults | None = None) -> Metadata:
+        return MemoryMetadata(self.server, faults, self.clock)
+
+    def log(self, faults: Faults | None = None, *, watch: bool = False) -> Log:
+        return Log(self.metadata(faults), self.storage, self.topic, limits=self.limits, clock=self.clock, watch=watch)
+
+    def read(self) -> list[int]:
+        return [n for n, _ in read(self.log())]
+
+    def files(self) -> set[str]:
+        return set(self.storage.list(self.topic.uuid))
+
+
+def stage(log: Log, *numbers: int, epoch: int | None = None) -> Entry:
+    """One durable entry file, as a task leaves it."""
+    gc_epoch = log.view().head.gc_epoch if epoch is None else epoch
+    writer = EntryWriter(log.storage, log.topic.uuid, gc_epoch, SCHEMA, clock=log.clock)
+    writer.write(pa.RecordBatch.from_pydict({"n": list(numbers)}, schema=SCHEMA))
+    entry = writer.close()
+    assert entry is not None
+    return entry
+
+
+def append(log: Log, *numbers: int, claim: Claim | None = None, **batch: Any) -> protocol.Appended:
+    """Stages and appends; a batch that gc overtook is staged again, as writers do."""
+    while True:
+        entries = (stage(log, *numbers),)
+        try:
+            return protocol.append(log, protocol.Batch(log.clock.new_id(), entries, SCHEMA, claim=claim, **batch))
+        except Conflict as conflict:
+            if conflict.code != "LEDGER_STAGED_TOO_LONG_AGO":
+                raise
+            log.refresh(sync=True)
+
+
+def read(log: Log) -> Iterator[tuple[int, Position]]:
+    view = log.refresh(sync=True)
+    for piece in scan.slices(log, view, scan.earliest(view), view.head.end):
+        for first, batch in EntryReader(log.storage, log.topic.uuid, piece.file).batches(piece.start, piece.stop):
+            rows = schemas.project(batch, SCHEMA).column("n").to_pylist()
+            for index, number in enumerate(rows, first):
+                yield number, Position(piece.ledger, piece.entry, index)
+
+
+# -- records that bring their own sequence ids --------------------------------------------------------------------
+
+Id = tuple[str, int]  # producer, sequence id
+IDS = pa.schema([pa.field("who", pa.string()), pa.field("seq", pa.int64()), pa.field("note", pa.string())])
+ID_COLUMNS = IdColumns("seq", "who")
+
+
+def stage_ids(log: Log, tasks: list[list[Id]], note: str = "", *, known: pa.Table | None = None) -> RecordIds:
+    """A staged batch: one entry for each task that has rows."""
+    entries, ranges = [], []
+    for rows in tasks:
+        summary = Ranges(ID_COLUMNS, known)
+        writer = EntryWriter(log.storage, log.topic.uuid, log.view().head.gc_epoch, IDS, clock=log.clock)
+        columns = {"who": [who for who, _ in rows], "seq": [seq for _, seq in rows], "note": [note] * len(rows)}
+        writer.write(summary.add(pa.RecordBatch.from_pydict(columns, schema=IDS)))
+        entry = writer.close()
+        if entry is not None:
+            entries.append(entry)
+            ranges.append(summary.table())
+    return RecordIds(ID_COLUMNS, entries, ranges, log.storage, log.topic.uuid)
+
+
+def append_ids(log: Log, tasks: list[list[Id]], note: str = "") -> protocol.Appended:
+    while True:
+        ids = stage_ids(log, tasks, note)
+        try:
+            return protocol.append(log, protocol.Batch(log.clock.new_id(), tuple(ids.entries), IDS, ids=ids))
+        except Conflict as conflict:
+            if conflict.code != "LEDGER_STAGED_TOO_LONG_AGO":
+                raise
+            log.refresh(sync=True)
+
+
+def read_ids(log: Log, start: Position | None = None, end: Position | None = None) -> list[tuple[str, int, str]]:
+    view = log.refresh(sync=True)
+    pieces = scan.slices(log, view, start or scan.earliest(view), end or view.head.end)
+    rows = (rows for piece in pieces for rows in read_slice(log.storage, log.topic.uuid, piece, IDS))
+    return [tuple(row.values()) for part in rows for row in part.batch.to_pylist()]
