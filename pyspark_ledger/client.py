@@ -27,7 +27,8 @@ from pyspark_ledger.compaction import run as compaction
 from pyspark_ledger.compaction.run import CompactionStats
 from pyspark_ledger.cursors.attachment import SubscriptionType
 from pyspark_ledger.cursors.consumer import Consumer
-from pyspark_ledger.cursors.cursor import CursorHandle, CursorNode, CursorStats
+from pyspark_ledger.cursors.handle import CursorHandle, CursorStats
+from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.files.storage import Storage, open_storage
 from pyspark_ledger.lifecycle import gc

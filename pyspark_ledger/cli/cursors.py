@@ -14,7 +14,7 @@ from pyspark_ledger.errors import LedgerError
 from pyspark_ledger.metadata.port import CursorKey, RootKey
 
 if TYPE_CHECKING:
-    from pyspark_ledger.cursors.cursor import CursorHandle, CursorStats, Moved
+    from pyspark_ledger.cursors.handle import CursorHandle, CursorStats, Moved
     from pyspark_ledger.log.log import Log
     from pyspark_ledger.log.reader import Bound
 
@@ -46,7 +46,7 @@ def list_cursors(session: Session, topic: str | None) -> None:
 
 
 def _rows(log: Log) -> list[Row]:
-    from pyspark_ledger.cursors.cursor import CursorHandle
+    from pyspark_ledger.cursors.handle import CursorHandle
 
     rows: list[Row] = []
     for key in log.metadata.children(RootKey(log.topic.uuid)):

@@ -15,7 +15,7 @@ from typing import Literal
 from pyspark_ledger.base.clock import Deadline
 from pyspark_ledger.base.names import this_process
 from pyspark_ledger.base.position import Position
-from pyspark_ledger.cursors.cursor import CursorNode, Edit
+from pyspark_ledger.cursors.node import CursorNode, Edit
 from pyspark_ledger.errors import Conflict, CursorUnderRevision, Fenced, LedgerError
 from pyspark_ledger.log import scan
 from pyspark_ledger.metadata.port import Create

@@ -17,7 +17,7 @@ from pyspark_ledger.base.names import this_process
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.cursors.attachment import Attachment, SubscriptionType
-from pyspark_ledger.cursors.cursor import CursorNode
+from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import CursorUnderRevision, InvalidInput, LedgerError
 from pyspark_ledger.log import scan
 from pyspark_ledger.log.log import Log

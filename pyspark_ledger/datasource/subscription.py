@@ -17,7 +17,7 @@ from typing import Any
 from pyspark_ledger.base.names import this_process
 from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.cursors.attachment import Attachment, SubscriptionType
-from pyspark_ledger.cursors.cursor import CursorNode
+from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.datasource.offsets import Offset
 from pyspark_ledger.errors import Conflict
 from pyspark_ledger.log.log import Log

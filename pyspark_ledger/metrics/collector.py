@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import LedgerClient
 from pyspark_ledger.compaction.run import newest
-from pyspark_ledger.cursors.cursor import CursorHandle
+from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.errors import LedgerError, NotFound
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.metadata.port import CompactorKey, CursorKey, RootKey

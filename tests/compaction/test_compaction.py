@@ -19,7 +19,8 @@ from pyspark_ledger.compaction import run as compaction
 from pyspark_ledger.compaction.generations import Compacted, files_of
 from pyspark_ledger.compaction.pins import Pinned
 from pyspark_ledger.compaction.run import compact, sources
-from pyspark_ledger.cursors.cursor import CursorHandle, CursorNode
+from pyspark_ledger.cursors.handle import CursorHandle
+from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.files.entryfile import EntryWriter
 from pyspark_ledger.lifecycle import gc

@@ -10,7 +10,9 @@ from pyspark_ledger.base.position import Position
 from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.cursors import consumer as consumers
 from pyspark_ledger.cursors.consumer import Consumer
-from pyspark_ledger.cursors.cursor import CursorHandle, CursorNode, RevisionController
+from pyspark_ledger.cursors.handle import CursorHandle
+from pyspark_ledger.cursors.node import CursorNode
+from pyspark_ledger.cursors.revision import RevisionController
 from pyspark_ledger.errors import Fenced, InvalidInput
 from pyspark_ledger.log import scan
 from pyspark_ledger.testing.clock import SeededClock

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.cursors.attachment import Attachment
-from pyspark_ledger.cursors.cursor import CursorHandle, CursorNode, RevisionController
+from pyspark_ledger.cursors.handle import CursorHandle
+from pyspark_ledger.cursors.node import CursorNode
+from pyspark_ledger.cursors.revision import RevisionController
 from pyspark_ledger.errors import Conflict, CursorUnderRevision, Fenced, InvalidInput, NotFound
 from pyspark_ledger.log import scan
 from pyspark_ledger.metadata.port import Create, CursorKey, OwnerKey, ReviserKey, RootKey

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pyspark_ledger.cursors.attachment import Attachment
-from pyspark_ledger.cursors.cursor import CursorHandle, CursorNode
+from pyspark_ledger.cursors.handle import CursorHandle
+from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import Conflict, CursorUnderRevision, Fenced, OutcomeUnknown, Unavailable
 from pyspark_ledger.log import scan
 from pyspark_ledger.testing.clock import SeededClock

@@ -15,7 +15,8 @@ from pyspark.errors import StreamingQueryException
 
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import LedgerClient
-from pyspark_ledger.cursors.cursor import CursorNode, RevisionController
+from pyspark_ledger.cursors.node import CursorNode
+from pyspark_ledger.cursors.revision import RevisionController
 from pyspark_ledger.datasource.planning import METADATA
 from pyspark_ledger.errors import Conflict, Fenced, NotFound
 from pyspark_ledger.local.zookeeper import LocalZooKeeper

@@ -13,7 +13,7 @@ from pyspark_ledger.append.producer import Producer
 from pyspark_ledger.cli import main
 from pyspark_ledger.client import LedgerClient
 from pyspark_ledger.cursors.consumer import Consumer
-from pyspark_ledger.cursors.cursor import CursorHandle
+from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.datasource.options import KNOWN
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
 from pyspark_ledger.log.reader import Reader

@@ -1,0 +1,200 @@
+"""The node of a cursor: a subscription's durable position, changed only at its version."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from pyspark_ledger.base.names import check_subscription_name
+from pyspark_ledger.base.position import Position
+from pyspark_ledger.base.runs import Runs
+from pyspark_ledger.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown
+from pyspark_ledger.log import scan
+from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.reader import Bound, resolve
+from pyspark_ledger.metadata.port import (
+    Create,
+    CursorKey,
+    Delete,
+    Op,
+    OwnerKey,
+    Put,
+    ReviserKey,
+    TransactionLost,
+    Versioned,
+)
+from pyspark_ledger.metadata.records import Cursor, Holder
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 200
+Edit = Callable[[Cursor], Cursor | None]
+
+
+class CursorNode:
+    """One cursor as one process sees it: in memory, with a watch that says when to look again."""
+
+    def __init__(self, log: Log, name: str) -> None:
+        self.log, self.name = log, check_subscription_name(name)
+        self.key = CursorKey(log.topic.uuid, name)
+        self.owner_key = OwnerKey(log.topic.uuid, name)
+        self.reviser_key = ReviserKey(log.topic.uuid, name)
+        self._seen: Versioned[Cursor] | None = None
+        self._seen_at = 0.0
+        self._hinted = False
+
+    def current(self, max_age_s: float = 0.0) -> Cursor:
+        """What is in memory, read anew if a watch fired or it is too old."""
+        old = self.log.clock.monotonic() - self._seen_at > max_age_s
+        return self.refresh() if self._seen is None or self._hinted or old else self._seen.record
+
+    def refresh(self, *, sync: bool = False) -> Cursor:
+        if sync:
+            self.log.metadata.sync()
+        self._hinted = False
+        seen_at = self.log.clock.monotonic()
+        found = self.log.metadata.read(self.key, self._hint)
+        if found is not None and self._seen is not None and found.version < self._seen.version and not sync:
+            return self.refresh(sync=True)  # a new session may answer from the past
+        if found is None:
+            if not sync:
+                return self.refresh(sync=True)
+            self.log.refresh()  # if the topic is gone, that is the better answer
+            raise NotFound(
+                f"topic '{self.log.topic.name}' has no subscription '{self.name}': a first query or consumer makes it, "
+                f"or client.create_cursor('{self.log.topic.name}', '{self.name}')",
+                "LEDGER_CURSOR_NOT_FOUND",
+            )
+        self._seen, self._seen_at = found, seen_at
+        return found.record
+
+    def _hint(self) -> None:
+        self._hinted = True
+
+    def ensure(self, start: Bound | Callable[[], Position]) -> Cursor:
+        """Makes the cursor if it is not there."""
+        try:
+            return self.refresh(sync=True)
+        except NotFound as missing:
+            if missing.code != "LEDGER_CURSOR_NOT_FOUND":
+                raise
+        view = self.log.refresh(sync=True)
+        position = start() if callable(start) else scan.settle(self.log, view, resolve(self.log, view, start))
+        ordinal = scan.records_before(self.log, view, position)
+        made = Cursor(self.name, position, ordinal, self.log.clock.now_ms())
+        with contextlib.suppress(TransactionLost, OutcomeUnknown):  # somebody was faster, or it was us
+            self.log.metadata.transact([Create(self.key, made)])
+        return self.refresh(sync=True)
+
+    def update(self, edit: Edit, ops: Callable[[Cursor], Iterable[Op]] = lambda _: ()) -> Cursor:
+        """Changes the cursor at its version, as often as it takes. ``edit`` returns None when there is nothing to do,
+        also because an earlier sending whose answer was lost has done it (I14)."""
+        cursor = self.current(max_age_s=60.0)
+        for attempt in range(_ATTEMPTS):
+            edited = edit(cursor)
+            if edited is None and attempt == 0:
+                cursor = self.refresh(sync=True)  # a wrong yes is caught by the version, a wrong no only here
+                edited = edit(cursor)
+            if edited is None:
+                return cursor
+            assert self._seen is not None
+            try:
+                self.log.metadata.transact([Put(self.key, edited, self._seen.version), *ops(edited)])
+            except (TransactionLost, OutcomeUnknown):
+                self.log.clock.sleep(self.log.clock.jitter(0.002))
+                cursor = self.refresh(sync=True)
+                continue
+            self._seen = Versioned(edited, self._seen.version + 1)
+            self._seen_at = self.log.clock.monotonic()
+            return edited
+        raise self._too_busy()
+
+    def remove(self, check: Callable[[Cursor], None]) -> None:
+        """Deletes the cursor at the version that ``check`` has seen: whoever comes in between has changed it."""
+        sent = False
+        for _ in range(_ATTEMPTS):
+            try:
+                check(self.refresh(sync=True))
+            except NotFound:
+                if sent:
+                    return  # a sending whose answer was lost did it
+                raise
+            assert self._seen is not None
+            nodes = [*self.vacate(self.owner_key), *self.vacate(self.reviser_key)]
+            try:
+                self.log.metadata.transact([Delete(self.key, self._seen.version), *nodes])
+                return
+            except TransactionLost:
+                continue
+            except OutcomeUnknown:
+                sent = True
+        raise self._too_busy()
+
+    def _too_busy(self) -> Conflict:
+        return Conflict(f"subscription '{self.name}' is too busy: try again")
+
+    # -- who holds it --------------------------------------------------------------------------------------
+    # A holder's ephemeral node and its id in the cursor come and go in one transaction; only a session that ends takes
+    # the node alone. So a node with another id than the cursor's was left behind, and means nothing.
+
+    def owner(self, cursor: Cursor) -> Holder | None:
+        """Who is attached and lives."""
+        return self._living(self.owner_key, cursor.owner)
+
+    def reviser(self, cursor: Cursor) -> Holder | None:
+        """Who is moving the cursor and lives."""
+        return self._living(self.reviser_key, cursor.reviser)
+
+    def _living(self, key: OwnerKey | ReviserKey, id: bytes) -> Holder | None:
+        if not id:
+            return None
+        self.log.metadata.sync()  # a stale answer must not make a living one dead
+        found = self.log.metadata.read(key)
+        return found.record if found is not None and found.record.id == id else None
+
+    def vacate(self, key: OwnerKey | ReviserKey) -> list[Op]:
+        """Removes whatever node is there, in a transaction that changes the cursor's holder: one who leaves or is
+        replaced, or what was left behind."""
+        self.log.metadata.sync()  # or a node that was not seen would be left behind
+        return [] if self.log.metadata.read(key) is None else [Delete(key)]
+
+    def is_being_revised(self, cursor: Cursor) -> bool:
+        """Whether somebody is moving the cursor right now. The flag of one who died over it is cleared."""
+        while cursor.reviser:
+            if self.reviser(cursor) is not None:
+                return True
+            cursor = self.unflag(cursor.reviser)
+        return False
+
+    def unflag(self, reviser: bytes) -> Cursor:
+        """Ends a revision and changes nothing: its reviser gave up, or died."""
+
+        def clear(cursor: Cursor) -> Cursor | None:
+            return replace(cursor, reviser=b"", revising_since_ms=0) if cursor.reviser == reviser else None
+
+        return self.update(clear, lambda _: self.vacate(self.reviser_key))
+
+    # -- acknowledging -------------------------------------------------------------------------------------
+
+    def acks(self, cursor: Cursor) -> Runs:
+        return Runs.unpack(cursor.acks, cursor.ordinal)
+
+    def moved(self, cursor: Cursor, ordinal: int, acks: Runs | None = None, position: Position | None = None) -> Cursor:
+        """The cursor with everything below an ordinal done, and some above it. Properties belong to a position, and
+        go when it changes."""
+        if position is None:
+            view = self.log.view()
+            if ordinal >= view.head.records:
+                view = self.log.refresh(sync=True)
+            position = scan.position_at(self.log, view, ordinal)
+        packed = b"" if acks is None else acks.since(ordinal).pack(ordinal)
+        if len(packed) > self.log.limits.acks_bytes:
+            raise InvalidInput(
+                f"subscription '{self.name}' would have {len(packed)} bytes of gaps between acknowledged records: "
+                f"acknowledge the oldest ones first (mark-delete is at {cursor.mark_delete})",
+                "LEDGER_TOO_MANY_GAPS",
+            )
+        properties = cursor.properties if position == cursor.mark_delete else ()
+        return replace(cursor, mark_delete=position, ordinal=ordinal, acks=packed, properties=properties)
