@@ -38,6 +38,7 @@ from pyspark_ledger.log.policies import UNCHANGED, Unchanged
 from pyspark_ledger.log.reader import Bound, Reader
 from pyspark_ledger.metadata.port import CursorKey, Metadata, RootKey
 from pyspark_ledger.metadata.records import Policies, ProducerState, Topic
+from pyspark_ledger.metadata.transactions import Transactions
 from pyspark_ledger.outbox.outbox import Dispatcher, Outbox
 from pyspark_ledger.tokens.tokens import Tokens
 
@@ -251,7 +252,8 @@ class LedgerClient:
         """For every topic whose own policies do not say. Writers that run notice within seconds."""
         policies.check_namespace(deduplication)
         _ = self.storage  # makes the namespace if this is its first use
-        policies.change_namespace(self._metadata, deduplication)
+        transactions = Transactions(self._metadata, self._limits, self._clock)
+        policies.change_namespace(transactions, self._metadata, deduplication)
 
     def gc(self, topic: str, *, dry_run: bool = False) -> gc.Collected:
         """Deletes files that no commit names and none can name any more: what failed and killed writers left."""

@@ -24,7 +24,6 @@ from pyspark_ledger.log import seal
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.metadata.port import CommitKey, Create, HeadKey, Op, Put, SchemaKey
 from pyspark_ledger.metadata.records import Commit, Entry, FileRef, Head, Schema
-from pyspark_ledger.metadata.transactions import carry_out
 from pyspark_ledger.tokens.claims import TokenClaims
 
 logger = logging.getLogger(__name__)
@@ -322,7 +321,7 @@ def _commit(log: Log, attempt: Attempt, deadline: Deadline) -> bool:
         return log.commit(view, attempt.commit.number).id == attempt.commit.id
 
     what = f"topic '{log.topic.name}': commit {attempt.commit.number}"
-    return carry_out(log.metadata, attempt.ops, look, what, deadline, log.clock)
+    return log.transactions.carry_out(attempt.ops, look, what, deadline)
 
 
 def _done(log: Log, attempt: Attempt, accepted: Accepted) -> Appended:

@@ -27,6 +27,14 @@ class Limits:
     entity_bytes: int = 100_000  # likewise
     past_runs: int = 16
     append_deadline_s: float = 120.0
+    change_deadline_s: float = 120.0  # how long it is tried to find out what became of a change
+    change_attempts: int = 200  # lost races before a change gives up
+    look_attempts: int = 50  # lost races of a reader: against a seal, which happens once in a thousand commits
+    purge_attempts: int = 5  # rounds of deleting what is left of a topic, while late writers add to it
+    attach_grace_s: float = 5.0  # how much longer than its time-out a server may take to end a session
+    attach_poll_s: float = 0.1
+    waiting_log_s: float = 30.0  # who waits for longer says so, again and again
+    leftover_s: float = 60.0  # how long a create whose answer was lost may still arrive
 
 
 DEFAULT_LIMITS = Limits()

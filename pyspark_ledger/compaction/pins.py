@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 
+from pyspark_ledger.base.names import this_process
 from pyspark_ledger.base.position import EARLIEST, Position
-from pyspark_ledger.errors import LedgerError, OutcomeUnknown
+from pyspark_ledger.errors import OutcomeUnknown
 from pyspark_ledger.log.log import Log, View
-from pyspark_ledger.metadata.port import Create, CursorKey, Delete, PinKey, Put, RootKey, TransactionLost
+from pyspark_ledger.metadata.ephemeral import Ephemeral
+from pyspark_ledger.metadata.port import CursorKey, PinKey, RootKey, TransactionLost
 from pyspark_ledger.metadata.records import Pin
 
 
@@ -30,29 +32,32 @@ def tombstones_from(log: Log, view: View) -> Position:
 
 
 class Pinned:
-    """A running reader's pin: an ephemeral node. It is moved when the reader comes to another generation, which is
-    rare: a pin that lags behind keeps more tombstones than necessary, and never too few. It is looked at well within
-    the session's time-out, because a session that ends takes it along."""
+    """A running reader's pin: an ephemeral node, made again after a lost session. It is moved when the reader comes to
+    another generation, which is rare: a pin that lags behind keeps more tombstones than necessary, and never too few.
+    """
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._key = PinKey(log.topic.uuid, log.clock.new_id().hex())
         self._generation: int | None = None
-        self._seen_at = 0.0
+        self._node: Ephemeral[Pin] | None = None
 
     def move(self, generation: int, position: Position) -> None:
         """The reader is about to read a generation (0: the log), and has seen everything before a position."""
-        lease = self._log.metadata.session_timeout_s / 5
-        if generation == self._generation and self._log.clock.monotonic() - self._seen_at < lease:
+        if generation == self._generation:
             return
-        found = self._log.metadata.read(self._key)
         with contextlib.suppress(TransactionLost, OutcomeUnknown):  # tried again with the next batch
-            if found is None:
-                self._log.metadata.transact([Create(self._key, Pin(position), ephemeral=True)])
-            elif generation != self._generation:
-                self._log.metadata.transact([Put(self._key, Pin(position), found.version)])
-            self._generation, self._seen_at = generation, self._log.clock.monotonic()
+            if self._node is None:
+                node = Ephemeral(
+                    self._log.metadata, self._log.limits, self._log.clock, self._key, Pin(position),
+                    f"topic '{self._log.topic.name}': the pin of {this_process()}",
+                )  # fmt: skip
+                node.take()
+                self._node = node
+            else:
+                self._node.put(Pin(position))
+            self._generation = generation
 
     def release(self) -> None:
-        with contextlib.suppress(LedgerError):
-            self._log.metadata.transact([Delete(self._key)])
+        if self._node is not None:
+            self._node.release()

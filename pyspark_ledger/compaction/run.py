@@ -23,7 +23,7 @@ from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.compaction import fold, pins
 from pyspark_ledger.compaction.fold import Fold, Survivors
 from pyspark_ledger.compaction.generations import Bound, Compacted, CompactedWriter, stage_manifest
-from pyspark_ledger.errors import Conflict, InvalidInput, LedgerError, OutcomeUnknown
+from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.files import mask
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.storage import Storage, open_storage
@@ -31,8 +31,9 @@ from pyspark_ledger.log import scan
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.reader import Rows, not_before, read_slice
 from pyspark_ledger.log.scan import Slice
-from pyspark_ledger.metadata.port import CompactorKey, Create, Delete, HeadKey, Put, TransactionLost
-from pyspark_ledger.metadata.records import FileRef, Generation, Holder
+from pyspark_ledger.metadata.ephemeral import Ephemeral
+from pyspark_ledger.metadata.port import CompactorKey
+from pyspark_ledger.metadata.records import FileRef, Generation, Head, Holder
 
 logger = logging.getLogger(__name__)
 
@@ -61,26 +62,18 @@ def compacting(log: Log) -> Iterator[None]:
     keeps generations in order, but their publication: a lock can be lost without its holder knowing."""
     key = CompactorKey(log.topic.uuid)
     mine = Holder(log.clock.new_id(), names.this_process(), log.clock.now_ms())
-    try:
-        log.metadata.transact([Create(key, mine, ephemeral=True)])
-    except (TransactionLost, OutcomeUnknown):
-        log.metadata.sync()
-        other = log.metadata.read(key)
-        if other is not None and other.record.id != mine.id:
-            since = datetime.fromtimestamp(other.record.since_ms / 1000, UTC)
-            raise Conflict(
-                f"topic '{log.topic.name}' is being compacted by {other.record.name} since "
-                f"{since:%Y-%m-%d %H:%M:%S} UTC",
-                "LEDGER_COMPACTION_RUNNING",
-            ) from None
+    lock = Ephemeral(log.metadata, log.limits, log.clock, key, mine, f"topic '{log.topic.name}': the compactor's lock")
+    other = lock.take()
+    if other is not None:
+        since = datetime.fromtimestamp(other.since_ms / 1000, UTC)
+        raise Conflict(
+            f"topic '{log.topic.name}' is being compacted by {other.name} since {since:%Y-%m-%d %H:%M:%S} UTC",
+            "LEDGER_COMPACTION_RUNNING",
+        )
     try:
         yield
     finally:
-        with contextlib.suppress(LedgerError):
-            log.metadata.sync()  # or a node that was not seen would stay as long as this session
-            held = log.metadata.read(key)
-            if held is not None and held.record.id == mine.id:
-                log.metadata.transact([Delete(key)])
+        lock.release()
 
 
 @dataclass(frozen=True)
@@ -325,25 +318,22 @@ def _survivors_in(
 
 
 def _publish(log: Log, generation: Generation, files: list[FileRef]) -> None:
-    """Forward only (I10): a compactor that was overtaken changes nothing (I6)."""
-    while True:
-        view = log.refresh(sync=True)
-        last = newest(view)
-        if last == generation:
-            return  # an earlier sending did it
-        if (last.number if last else 0) != generation.number - 1:
+    """Forward only (I10): a compactor that was overtaken changes nothing (I6). A generation is known by its manifest,
+    which nobody else has written: so after a lost answer the head tells whether it was us."""
+
+    def edit(head: Head) -> Head | None:
+        if generation in head.generations:
+            return None  # an earlier sending did it
+        last = head.generations[-1].number if head.generations else 0
+        if last != generation.number - 1:
             raise Conflict(
                 f"topic '{log.topic.name}' was compacted by another process meanwhile: nothing was changed",
                 "LEDGER_COMPACTION_FENCED",
             )
-        check_epochs(view.head, [*files, generation.manifest])
-        kept = (*view.head.generations, generation)[-log.limits.kept_generations :]
-        try:
-            log.metadata.transact([Put(HeadKey(log.topic.uuid), replace(view.head, generations=kept), view.version)])
-        except (TransactionLost, OutcomeUnknown):
-            continue  # an append was faster, or the head tells that it was us
-        log.refresh(sync=True)
-        return
+        check_epochs(head, [*files, generation.manifest])
+        return replace(head, generations=(*head.generations, generation)[-log.limits.kept_generations :])
+
+    log.change_head(edit, "publishing a compaction")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ somebody did it is fenced. Whatever it writes to the cursor is checked against t
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -16,24 +16,23 @@ from pyspark_ledger.base.clock import Deadline
 from pyspark_ledger.base.names import this_process
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.cursors.node import CursorNode, Edit
-from pyspark_ledger.errors import Conflict, CursorUnderRevision, Fenced, LedgerError
+from pyspark_ledger.cursors.revision import under_revision
+from pyspark_ledger.errors import Conflict, CursorUnderRevision, Fenced, LedgerError, NotFound
 from pyspark_ledger.log import scan
-from pyspark_ledger.metadata.port import Create
 from pyspark_ledger.metadata.records import Cursor, Holder
 
 logger = logging.getLogger(__name__)
 
 SubscriptionType = Literal["exclusive", "failover"]
-_POLL_S = 0.1
-_GRACE_S = 5.0  # a server may take a little longer than the time-out to end a session
 
 
 class Attachment:
     def __init__(self, node: CursorNode, kind: SubscriptionType = "exclusive", name: str = "") -> None:
-        self.node, self._kind = node, kind
+        self.node, self.kind = node, kind
         self._log = node.log
         self._id = self._log.clock.new_id()
         self._name = name or this_process()
+        self._holding = node.holding(node.owner_key, Holder(self._id, self._name, self._log.clock.now_ms()))
         self._verified_at = 0.0
 
     # -- coming and going ----------------------------------------------------------------------------------
@@ -41,43 +40,41 @@ class Attachment:
     def attach(self) -> Cursor:
         """Returns as the owner, under a new epoch. Waits for a dead owner's session to end, and with failover for a
         live one too."""
-        return self._attach(lambda _: None)
+        try:
+            return self._attach()
+        except (Conflict, CursorUnderRevision, NotFound):
+            raise  # we never became the owner
+        except BaseException:
+            self._leave_to_chores(may_arrive=True)
+            raise
 
-    def _attach(self, check: Callable[[Cursor], None]) -> Cursor:
-        """``check`` raises if the cursor is no longer one to attach to."""
-        deadline = Deadline(self._log.clock, self._log.metadata.session_timeout_s + _GRACE_S)
+    def _attach(self) -> Cursor:
+        waiting = _Waiting(self)
         while True:
             cursor = self.node.refresh(sync=True)
-            check(cursor)
             owner = self.node.owner(cursor)
             if owner is not None and owner.id == self._id:
                 return self._now_owner(cursor)
-            if owner is None and not self.node.is_being_revised(cursor):
+            if owner is not None:
+                waiting.for_owner(owner)
+            elif (reviser := self.node.living_reviser(cursor)) is not None:
+                waiting.for_reviser(reviser, cursor)
+            else:
                 self._take(cursor)
-                continue
-            if owner is not None and self._kind == "exclusive" and deadline.passed:
-                raise Conflict(
-                    f"subscription '{self.node.name}' of topic '{self._log.topic.name}' belongs to {owner.name}, which "
-                    "is alive. Stop that first, choose another subscription, or use subscriptionType=failover to wait "
-                    "for it. (One query that reads a subscription twice, as in a self-join, needs two.)",
-                    "LEDGER_SUBSCRIPTION_BUSY",
-                )
-            self._log.clock.sleep(_POLL_S)
 
     def _take(self, seen: Cursor) -> None:
         """Tries; whether it is ours then is for the next look to tell."""
-        holder = Holder(self._id, self._name, self._log.clock.now_ms())
 
         def take(cursor: Cursor) -> Cursor | None:
             if cursor.epoch != seen.epoch or cursor.reviser:
                 return None  # an earlier sending did it, or somebody was faster
             return replace(cursor, owner=self._id, owner_name=self._name, epoch=cursor.epoch + 1)
 
-        key = self.node.owner_key
-        self.node.update(take, lambda _: [*self.node.vacate(key), Create(key, holder, ephemeral=True)])
+        self.node.update(take, lambda _: self._holding.create_ops())
 
     def _now_owner(self, cursor: Cursor) -> Cursor:
         self._verified_at = self._log.clock.monotonic()
+        self._holding.keep()
         logger.info(
             "attached topic=%s subscription=%s epoch=%d owner=%s", self._log.topic.name, self.node.name, cursor.epoch,
             self._name,
@@ -85,15 +82,30 @@ class Attachment:
         return cursor
 
     def detach(self) -> None:
-        """Lets the subscription go at once."""
+        """Lets the subscription go at once; if that does not work now, as soon as it does."""
+        try:
+            self._leave(self.node)
+        except LedgerError as error:
+            logger.info("subscription=%s: could not say goodbye: %s", self.node.name, error)
+            self._leave_to_chores()
+        finally:
+            self._holding.forget()
 
+    def _leave(self, node: CursorNode) -> None:
         def leave(cursor: Cursor) -> Cursor | None:
             return replace(cursor, owner=b"", owner_name="") if cursor.owner == self._id else None
 
-        try:
-            self.node.update(leave, lambda _: self.node.vacate(self.node.owner_key))
-        except LedgerError as error:  # its session will end and take the rest along
-            logger.info("subscription=%s: could not say goodbye: %s", self.node.name, error)
+        node.update(leave, lambda _: self._holding.remove_ops())
+
+    def _leave_to_chores(self, *, may_arrive: bool = False) -> None:
+        """No call that failed leaves a subscription taken for as long as its process lives."""
+        node = self.node.twin()
+
+        def leave() -> None:
+            with contextlib.suppress(NotFound):
+                self._leave(node)
+
+        self._holding.abandon(leave, may_arrive=may_arrive)
 
     # -- while attached ------------------------------------------------------------------------------------
 
@@ -102,11 +114,14 @@ class Attachment:
         lease = self._log.metadata.session_timeout_s / 5
         cursor = self.node.current(lease)
         self._check_owner(cursor)
-        if self._log.clock.monotonic() - self._verified_at > lease:
+        while self._log.clock.monotonic() - self._verified_at > lease:
+            looked_at = self._log.clock.monotonic()
             holder = self._log.metadata.read(self.node.owner_key)
-            if holder is None or holder.record.id != self._id:  # our session ended: attach again, unless somebody came
-                return self._attach(self._check_owner)
-            self._verified_at = self._log.clock.monotonic()
+            if holder is not None and holder.own and holder.record.id == self._id:
+                self._verified_at = looked_at
+            elif not self._holding.make_again(holder):  # our session ended, and somebody came
+                cursor = self.node.refresh(sync=True)
+                self._check_owner(cursor)
         return cursor
 
     def is_under_revision(self) -> bool:
@@ -150,3 +165,36 @@ class Attachment:
                 f"({self._name}) was away for longer than its ZooKeeper session. It must stop; nothing was changed",
                 "LEDGER_SUBSCRIPTION_FENCED",
             )
+
+
+class _Waiting:
+    """For whoever holds the subscription: within bounds, and not without a word."""
+
+    def __init__(self, attachment: Attachment) -> None:
+        self._attachment, self._node = attachment, attachment.node
+        self._log = attachment.node.log
+        grace = self._log.metadata.session_timeout_s + self._log.limits.attach_grace_s
+        self._deadline = Deadline(self._log.clock, grace)  # a dead one's node is gone by then
+        self._next_word = Deadline(self._log.clock, self._log.limits.waiting_log_s)
+
+    def for_owner(self, owner: Holder) -> None:
+        if self._attachment.kind == "exclusive" and self._deadline.passed:
+            raise Conflict(
+                f"subscription '{self._node.name}' of topic '{self._log.topic.name}' belongs to {owner.name}, which "
+                "is alive. Stop that first, choose another subscription, or use subscriptionType=failover to wait "
+                "for it. (One query that reads a subscription twice, as in a self-join, needs two.)",
+                "LEDGER_SUBSCRIPTION_BUSY",
+            )
+        self._wait(f"it belongs to {owner.name}")
+
+    def for_reviser(self, reviser: Holder, cursor: Cursor) -> None:
+        """A reset takes no time: one that lasts is stuck, and waiting for it would be for ever."""
+        if self._deadline.passed:
+            raise under_revision(self._node, reviser, cursor)
+        self._wait(f"it is being reset by {reviser.name}")
+
+    def _wait(self, why: str) -> None:
+        if self._next_word.passed:
+            logger.warning("waiting to attach to %s: %s", self._node.what, why)
+            self._next_word = Deadline(self._log.clock, self._log.limits.waiting_log_s)
+        self._log.clock.sleep(self._log.limits.attach_poll_s)

@@ -258,10 +258,14 @@ class Consumer:
             )  # fmt: skip
 
     def close(self) -> None:
+        """Writes what was acknowledged and lets the subscription go, which it does even if the writing fails: what
+        could not be written is delivered again."""
         if not self._closed:
-            self.flush()
-            self._closed = True
-            self._attachment.detach()
+            try:
+                self.flush()
+            finally:
+                self._closed = True
+                self._attachment.detach()
 
     def _is_done(self, message: Message) -> bool:
         ordinal = message.ordinal

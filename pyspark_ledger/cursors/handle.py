@@ -134,15 +134,7 @@ class CursorHandle:
             return cursor
         controller = RevisionController(self._node)
         controller.start_revision()
-
-        def edit_once(cursor: Cursor) -> Cursor | None:
-            if operation in cursor.operations:
-                return None
-            edited = edit(cursor)
-            done = (*edited.operations, operation)[-self._log.limits.remembered_operations :]
-            return replace(edited, operations=done)
-
-        revised = controller.end_revision(edit_once)
+        revised = controller.end_revision(edit, operation)
         logger.info(
             "revised topic=%s subscription=%s revision=%d position=%s",
             self._log.topic.name, self.name, revised.revision, revised.mark_delete,

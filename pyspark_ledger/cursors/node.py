@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 from pyspark_ledger.base.names import check_subscription_name
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.base.runs import Runs
-from pyspark_ledger.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown
+from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
 from pyspark_ledger.log import scan
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.reader import Bound, resolve
-from pyspark_ledger.metadata.port import (
-    Create,
-    CursorKey,
-    Delete,
-    Op,
-    OwnerKey,
-    Put,
-    ReviserKey,
-    TransactionLost,
-    Versioned,
-)
+from pyspark_ledger.metadata.ephemeral import Ephemeral
+from pyspark_ledger.metadata.port import Check, CursorKey, Delete, Op, OwnerKey, ReviserKey, Versioned
 from pyspark_ledger.metadata.records import Cursor, Holder
 
 logger = logging.getLogger(__name__)
 
-_ATTEMPTS = 200
 Edit = Callable[[Cursor], Cursor | None]
 
 
@@ -44,6 +34,10 @@ class CursorNode:
         self._seen: Versioned[Cursor] | None = None
         self._seen_at = 0.0
         self._hinted = False
+
+    def twin(self) -> CursorNode:
+        """The same cursor for another thread: what is in memory is not shared."""
+        return CursorNode(self.log, self.name)
 
     def current(self, max_age_s: float = 0.0) -> Cursor:
         """What is in memory, read anew if a watch fired or it is too old."""
@@ -73,6 +67,33 @@ class CursorNode:
     def _hint(self) -> None:
         self._hinted = True
 
+    # -- as a node that is changed at its version ----------------------------------------------------------
+
+    def known(self) -> Versioned[Cursor]:
+        self.current(max_age_s=60.0)
+        return self._newest_seen()
+
+    def newest(self) -> Versioned[Cursor]:
+        self.refresh(sync=True)
+        return self._newest_seen()
+
+    def changed(self, now: Versioned[Cursor]) -> None:
+        self._seen, self._seen_at = now, self.log.clock.monotonic()
+
+    def _newest_seen(self) -> Versioned[Cursor]:
+        assert self._seen is not None
+        return self._seen
+
+    @property
+    def what(self) -> str:
+        return f"subscription '{self.name}' of topic '{self.log.topic.name}'"
+
+    def update(
+        self, edit: Edit, also: Callable[[Cursor], Iterable[Op]] = lambda _: (), *, operation: bytes = b""
+    ) -> Cursor:
+        """Changes the cursor at its version, as often as it takes; see :meth:`Transactions.change`."""
+        return self.log.transactions.change(self, edit, self.what, operation=operation, also=also)
+
     def ensure(self, start: Bound | Callable[[], Position]) -> Cursor:
         """Makes the cursor if it is not there."""
         try:
@@ -84,56 +105,24 @@ class CursorNode:
         position = start() if callable(start) else scan.settle(self.log, view, resolve(self.log, view, start))
         ordinal = scan.records_before(self.log, view, position)
         made = Cursor(self.name, position, ordinal, self.log.clock.now_ms())
-        with contextlib.suppress(TransactionLost, OutcomeUnknown):  # somebody was faster, or it was us
-            self.log.metadata.transact([Create(self.key, made)])
+        self.log.transactions.make(self.key, made, self.what, lambda: self.log.refresh(sync=True))
         return self.refresh(sync=True)
-
-    def update(self, edit: Edit, ops: Callable[[Cursor], Iterable[Op]] = lambda _: ()) -> Cursor:
-        """Changes the cursor at its version, as often as it takes. ``edit`` returns None when there is nothing to do,
-        also because an earlier sending whose answer was lost has done it (I14)."""
-        cursor = self.current(max_age_s=60.0)
-        for attempt in range(_ATTEMPTS):
-            edited = edit(cursor)
-            if edited is None and attempt == 0:
-                cursor = self.refresh(sync=True)  # a wrong yes is caught by the version, a wrong no only here
-                edited = edit(cursor)
-            if edited is None:
-                return cursor
-            assert self._seen is not None
-            try:
-                self.log.metadata.transact([Put(self.key, edited, self._seen.version), *ops(edited)])
-            except (TransactionLost, OutcomeUnknown):
-                self.log.clock.sleep(self.log.clock.jitter(0.002))
-                cursor = self.refresh(sync=True)
-                continue
-            self._seen = Versioned(edited, self._seen.version + 1)
-            self._seen_at = self.log.clock.monotonic()
-            return edited
-        raise self._too_busy()
 
     def remove(self, check: Callable[[Cursor], None]) -> None:
         """Deletes the cursor at the version that ``check`` has seen: whoever comes in between has changed it."""
-        sent = False
-        for _ in range(_ATTEMPTS):
-            try:
-                check(self.refresh(sync=True))
-            except NotFound:
-                if sent:
-                    return  # a sending whose answer was lost did it
-                raise
-            assert self._seen is not None
+        for _ in range(self.log.limits.change_attempts):
+            found = self.newest()
+            check(found.record)
             nodes = [*self.vacate(self.owner_key), *self.vacate(self.reviser_key)]
-            try:
-                self.log.metadata.transact([Delete(self.key, self._seen.version), *nodes])
+            look = partial(self._is_removed, found)
+            if self.log.transactions.carry_out([Delete(self.key, found.version), *nodes], look, self.what):
                 return
-            except TransactionLost:
-                continue
-            except OutcomeUnknown:
-                sent = True
-        raise self._too_busy()
+        raise Conflict(f"{self.what}: others change it all the time; try again")
 
-    def _too_busy(self) -> Conflict:
-        return Conflict(f"subscription '{self.name}' is too busy: try again")
+    def _is_removed(self, before: Versioned[Cursor]) -> bool | None:
+        self.log.metadata.sync()
+        now = self.log.metadata.read(self.key)
+        return None if now == before else now is None
 
     # -- who holds it --------------------------------------------------------------------------------------
     # A holder's ephemeral node and its id in the cursor come and go in one transaction; only a session that ends takes
@@ -148,11 +137,25 @@ class CursorNode:
         return self._living(self.reviser_key, cursor.reviser)
 
     def _living(self, key: OwnerKey | ReviserKey, id: bytes) -> Holder | None:
-        if not id:
+        if not id or id in self.log.metadata.chores.leftovers:  # a failed call of this process holds nothing
             return None
         self.log.metadata.sync()  # a stale answer must not make a living one dead
         found = self.log.metadata.read(key)
         return found.record if found is not None and found.record.id == id else None
+
+    def holding(self, key: OwnerKey | ReviserKey, holder: Holder) -> Ephemeral[Holder]:
+        """The ephemeral node of a holder whom the cursor names."""
+
+        def guard() -> Check | None:
+            found = self.log.metadata.read(self.key)
+            if found is None or not _names(found.record, key, holder.id):
+                self.log.metadata.sync()  # a "no" from a stale server would give up what is still ours
+                found = self.log.metadata.read(self.key)
+            return Check(self.key, found.version) if found and _names(found.record, key, holder.id) else None
+
+        role = "owner" if isinstance(key, OwnerKey) else "reviser"
+        what = f"{self.what}: {holder.name} as its {role}"
+        return Ephemeral(self.log.metadata, self.log.limits, self.log.clock, key, holder, what, guard)
 
     def vacate(self, key: OwnerKey | ReviserKey) -> list[Op]:
         """Removes whatever node is there, in a transaction that changes the cursor's holder: one who leaves or is
@@ -162,11 +165,16 @@ class CursorNode:
 
     def is_being_revised(self, cursor: Cursor) -> bool:
         """Whether somebody is moving the cursor right now. The flag of one who died over it is cleared."""
+        return self.living_reviser(cursor) is not None
+
+    def living_reviser(self, cursor: Cursor) -> Holder | None:
+        """Who is moving the cursor right now. The flag of one who died over it is cleared."""
         while cursor.reviser:
-            if self.reviser(cursor) is not None:
-                return True
+            reviser = self.reviser(cursor)
+            if reviser is not None:
+                return reviser
             cursor = self.unflag(cursor.reviser)
-        return False
+        return None
 
     def unflag(self, reviser: bytes) -> Cursor:
         """Ends a revision and changes nothing: its reviser gave up, or died."""
@@ -198,3 +206,7 @@ class CursorNode:
             )
         properties = cursor.properties if position == cursor.mark_delete else ()
         return replace(cursor, mark_delete=position, ordinal=ordinal, acks=packed, properties=properties)
+
+
+def _names(cursor: Cursor, key: OwnerKey | ReviserKey, id: bytes) -> bool:
+    return (cursor.owner if isinstance(key, OwnerKey) else cursor.reviser) == id

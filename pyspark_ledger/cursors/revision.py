@@ -6,15 +6,13 @@ before can tell that it is outdated. While it is flagged nobody reads on and ack
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from pyspark_ledger.base.names import this_process
 from pyspark_ledger.cursors.node import CursorNode, Edit
-from pyspark_ledger.errors import CursorUnderRevision, Fenced
-from pyspark_ledger.metadata.port import (
-    Create,
-)
+from pyspark_ledger.errors import CursorUnderRevision, Fenced, LedgerError, NotFound, OutcomeUnknown, Unavailable
 from pyspark_ledger.metadata.records import Cursor, Holder, Past
 
 
@@ -24,7 +22,8 @@ class RevisionController:
     def __init__(self, node: CursorNode, name: str = "") -> None:
         self._node = node
         self._id = node.log.clock.new_id()
-        self._name = name or this_process()
+        holder = Holder(self._id, name or this_process(), node.log.clock.now_ms())
+        self._holding = node.holding(node.reviser_key, holder)
 
     @property
     def revision(self) -> int:
@@ -43,25 +42,27 @@ class RevisionController:
                 return None
             other = self._node.reviser(cursor)
             if other is not None:
-                since = datetime.fromtimestamp(cursor.revising_since_ms / 1000, UTC)
-                raise CursorUnderRevision(
-                    f"subscription '{self._node.name}' is being reset by {other.name}, since "
-                    f"{since:%Y-%m-%d %H:%M:%S} UTC: try again"
-                )
+                raise under_revision(self._node, other, cursor)
             return replace(cursor, reviser=self._id, revising_since_ms=self._node.log.clock.now_ms())
 
-        holder = Holder(self._id, self._name, self._node.log.clock.now_ms())
-        key = self._node.reviser_key
-        return self._node.update(flag, lambda _: [*self._node.vacate(key), Create(key, holder, ephemeral=True)])
+        try:
+            flagged = self._node.update(flag, lambda _: self._holding.create_ops())
+        except (CursorUnderRevision, NotFound):
+            raise  # it is not flagged by us
+        except BaseException:
+            self._leave_to_chores(may_arrive=True)
+            raise
+        self._holding.keep()
+        return flagged
 
-    def end_revision(self, editor: Edit) -> Cursor:
-        """Applies the edit, clears the flag and raises the revision, in one transaction. An editor that returns None
-        or raises leaves the cursor as it was."""
-        before = self._node.refresh(sync=True)
+    def end_revision(self, editor: Edit, operation: bytes = b"") -> Cursor:
+        """Applies the edit, clears the flag and raises the revision, in one transaction; returns the cursor as this
+        revision left it. An editor that returns None or raises leaves the cursor as it was.
+
+        The cursor remembers the ``operation``, or else the revision's own id: so it is known, whatever others have
+        done since, whether this revision was applied."""
 
         def finish(cursor: Cursor) -> Cursor | None:
-            if cursor.revision == before.revision + 1 and not cursor.reviser:
-                return None  # an earlier sending did it
             if cursor.reviser != self._id:
                 raise Fenced(
                     f"the revision of subscription '{self._node.name}' was taken over by another, because this one was "
@@ -76,16 +77,43 @@ class RevisionController:
             return replace(edited, revision=cursor.revision + 1, pasts=remembered)
 
         try:
-            revised = self._node.update(finish, lambda _: self._node.vacate(self._node.reviser_key))
+            revised = self._node.update(finish, lambda _: self._holding.remove_ops(), operation=operation or self._id)
         except Fenced:
+            self._holding.forget()
             raise
-        except Exception:
+        except (Unavailable, OutcomeUnknown):  # no use in trying at once
+            self._leave_to_chores()
+            raise
+        except BaseException:
             self.give_up()
             raise
         if revised.reviser == self._id:  # the editor had nothing to do
             self.give_up()
-        return self._node.current(max_age_s=60.0)
+            return self._node.current(max_age_s=60.0)
+        self._holding.forget()
+        return revised
 
     def give_up(self) -> None:
-        """Clears the flag and changes nothing."""
-        self._node.unflag(self._id)
+        """Clears the flag and changes nothing else; if that does not work now, as soon as it does."""
+        self._holding.forget()
+        try:
+            self._node.unflag(self._id)
+        except LedgerError:
+            self._leave_to_chores()
+
+    def _leave_to_chores(self, *, may_arrive: bool = False) -> None:
+        """No call that failed leaves a flag that stands for as long as its process."""
+        node = self._node.twin()
+
+        def clear() -> None:
+            with contextlib.suppress(NotFound):
+                node.unflag(self._id)
+
+        self._holding.abandon(clear, may_arrive=may_arrive)
+
+
+def under_revision(node: CursorNode, reviser: Holder, cursor: Cursor) -> CursorUnderRevision:
+    since = datetime.fromtimestamp(cursor.revising_since_ms / 1000, UTC)
+    return CursorUnderRevision(
+        f"subscription '{node.name}' is being reset by {reviser.name}, since {since:%Y-%m-%d %H:%M:%S} UTC: try again"
+    )

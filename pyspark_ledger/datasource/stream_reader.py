@@ -231,7 +231,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _place(self, at: Offset | None) -> Place | None:
         """Where the next batch begins: where the last one ended, unless a subscription was moved meanwhile."""
         if self._subscription is not None:
-            return self._subscription.place(at)
+            return self._subscription.place(at, last_chance=self._target is not None)
         if at is None:
             begin = self._begin()
             return Place(begin, begin)

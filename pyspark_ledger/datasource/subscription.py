@@ -14,13 +14,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark_ledger.base.clock import Deadline
 from pyspark_ledger.base.names import this_process
 from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.cursors.attachment import Attachment, SubscriptionType
 from pyspark_ledger.cursors.node import CursorNode
+from pyspark_ledger.cursors.revision import under_revision
 from pyspark_ledger.datasource.offsets import Offset
 from pyspark_ledger.errors import Conflict
 from pyspark_ledger.log.log import Log
+from pyspark_ledger.metadata.records import Cursor
 
 logger = logging.getLogger(__name__)
 
@@ -48,15 +51,22 @@ class Subscription:
         self._attachment = Attachment(node, kind, f"a query in {this_process()}")
         self._attachment.attach()
         self._restore_signal = _on_sigterm(self._attachment.detach)
+        self._moving: _Moving | None = None  # since a batch was last wanted while the cursor is being moved
 
-    def place(self, at: Offset | None) -> Place | None:
-        """Where a query goes on that has finished everything before ``at``; None while the cursor is being moved."""
+    def place(self, at: Offset | None, *, last_chance: bool = False) -> Place | None:
+        """Where a query goes on that has finished everything before ``at``. While the cursor is being moved: None, so
+        that the query repeats its last answer. A query that has none waits, and so does one that would end by
+        repeating it (``last_chance``); a reset that takes no end is an error."""
         cursor = self._attachment.verified()
+        moving = _Moving(self._attachment)
         while cursor.reviser and self._attachment.is_under_revision():
-            if at is not None:
+            if at is not None and not last_chance:
+                self._moving = self._moving or moving
+                self._moving.say_so()
                 return None
-            self._log.clock.sleep(_WAIT_S)  # a new query has no earlier answer that it could repeat
+            moving.wait(cursor)
             cursor = self._attachment.verified()
+        self._moving = None
         if at is not None and at.revision == cursor.revision:
             cursor = self._attachment.acknowledge(at.position, at.revision)
             if at.revision == cursor.revision:
@@ -86,6 +96,28 @@ class Subscription:
     def leave(self) -> None:
         self._restore_signal()
         self._attachment.detach()
+
+
+class _Moving:
+    """A query that cannot go on because somebody is moving its cursor: it says so, and does not wait for ever."""
+
+    def __init__(self, attachment: Attachment) -> None:
+        self._node = attachment.node
+        self._log = attachment.node.log
+        grace = self._log.metadata.session_timeout_s + self._log.limits.attach_grace_s
+        self._deadline = Deadline(self._log.clock, grace)  # a reset takes no time, and a dead resetter is gone by then
+        self._next_word = Deadline(self._log.clock, self._log.limits.waiting_log_s)
+
+    def wait(self, cursor: Cursor) -> None:
+        reviser = self._node.reviser(cursor)
+        if self._deadline.passed and reviser is not None:
+            raise under_revision(self._node, reviser, cursor)
+        self._log.clock.sleep(_WAIT_S)
+
+    def say_so(self) -> None:
+        if self._next_word.passed:
+            logger.warning("no new batches for %s: it is being reset, and that does not end", self._node.what)
+            self._next_word = Deadline(self._log.clock, self._log.limits.waiting_log_s)
 
 
 def _on_sigterm(goodbye: Callable[[], None]) -> Callable[[], None]:

@@ -14,15 +14,15 @@ still reads those, so they go only when gc has run once more since they were sup
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pyspark_ledger.base import names
 from pyspark_ledger.compaction import generations as compacted
-from pyspark_ledger.errors import Conflict, CorruptData, DataLoss, OutcomeUnknown
+from pyspark_ledger.errors import CorruptData, DataLoss
 from pyspark_ledger.log.index import Index
 from pyspark_ledger.log.log import Log, View
-from pyspark_ledger.metadata.port import DedupKey, HeadKey, Put, TransactionLost
+from pyspark_ledger.metadata.port import DedupKey
 from pyspark_ledger.metadata.records import Commit, FileRef, Head
 
 logger = logging.getLogger(__name__)
@@ -141,26 +141,12 @@ def _raise_epoch(log: Log) -> View:
             gc_kept_before=head.gc_kept,
         )
 
-    return _change_head(log, raised)
+    return log.change_head(raised, "raising the gc epoch")  # twice is harmless: the older one is only finished sooner
 
 
 def _raise_floor(log: Log, floor: int) -> None:
-    def raised(head: Head) -> Head:
+    def raised(head: Head) -> Head | None:
         done = max(0, floor - head.gc_floor)
-        return replace(head, gc_floor=head.gc_floor + done, gc_marks=head.gc_marks[done:])
+        return None if not done else replace(head, gc_floor=head.gc_floor + done, gc_marks=head.gc_marks[done:])
 
-    _change_head(log, raised)
-
-
-def _change_head(log: Log, change: Callable[[Head], Head]) -> View:
-    for _ in range(100):
-        view = log.refresh(sync=True)
-        changed = change(view.head)
-        if changed == view.head:
-            return view
-        try:
-            log.metadata.transact([Put(HeadKey(view.head.uuid), changed, view.version)])
-        except (TransactionLost, OutcomeUnknown):
-            continue  # raising an epoch twice is harmless: the older one is only finished sooner
-        return log.refresh(sync=True)
-    raise Conflict(f"topic '{log.topic.name}' is too busy for gc: try again")
+    log.change_head(raised, "raising the gc floor")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -34,12 +34,12 @@ from pyspark_ledger.metadata.port import (
     Versioned,
 )
 from pyspark_ledger.metadata.records import Commit, Entry, Head, Topic
+from pyspark_ledger.metadata.transactions import Transactions
 
 logger = logging.getLogger(__name__)
 
 _NAMESPACE_S = 10.0  # how long a change of the namespace's policy may take to be noticed
 _PRODUCER_BYTES = 100  # of one producer in a file, at most, for a name that anybody would choose
-_ATTEMPTS = 50  # a reader loses a race only against a seal, which happens once in a thousand commits
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,15 @@ class Log:
         self._snapshot: tuple[int, int] | None = None  # the open ledger, and the size of the snapshot before it
         self._namespace: tuple[float, bool] | None = None  # when it was read, and whether it deduplicates
 
+    @property
+    def transactions(self) -> Transactions:
+        return Transactions(self.metadata, self.limits, self.clock)
+
+    def change_head(self, edit: Callable[[Head], Head | None], what: str) -> View:
+        """For whatever is no append. Commits that were judged by the old head lose their version."""
+        self.transactions.change(_HeadNode(self), edit, f"topic '{self.topic.name}': {what}")
+        return self.view()
+
     @classmethod
     def by_uuid(cls, metadata: Metadata, storage: Storage, uuid: str, limits: Limits, clock: Clock) -> Log | None:
         """The topic with this UUID, whatever it is called; None if there is none."""
@@ -103,7 +112,7 @@ class Log:
 
     def refresh(self, *, sync: bool = False) -> View:
         """Reads the head, and the commits that are new since the last look."""
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(self.limits.look_attempts):
             fresh = sync or attempt > 0
             if fresh:
                 self.metadata.sync()
@@ -128,6 +137,11 @@ class Log:
         if self._producers is not None and self._producers.next_commit == commit.number:
             self._producers.apply(commit, self.files, highest)
         return self._install(Versioned(head, version), (*self._view.open_commits, commit))
+
+    def head_changed(self, now: Versioned[Head]) -> None:
+        """The same for a change that adds no commit."""
+        if self._view is not None and now.version == self._view.version + 1:
+            self._install(now, self._view.open_commits)
 
     def _install(self, head: Versioned[Head], commits: tuple[Commit, ...]) -> View:
         self._view = View(head.record, head.version, commits)
@@ -233,7 +247,7 @@ class Log:
     def producers(self) -> tuple[View, dedup.Producers]:
         """A view and the producer states that belong to it: those in memory, or the snapshot, and the commits since."""
         view = self.view()
-        for _ in range(_ATTEMPTS):
+        for _ in range(self.limits.look_attempts):
             states = self._producers
             if states is None or not self._can_follow(states, view.head):
                 states = dedup.Producers.load(self._read(DedupKey(self.topic.uuid)), self.files, self.limits)
@@ -276,6 +290,27 @@ class Log:
             found = self.metadata.read(NamespaceKey())
             self._namespace = (self.clock.monotonic(), found is None or found.record.deduplication)
         return self._namespace[1]
+
+
+class _HeadNode:
+    """The head, as what is changed at its version."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.key = HeadKey(log.topic.uuid)
+
+    def known(self) -> Versioned[Head]:
+        return _head(self._log.view())
+
+    def newest(self) -> Versioned[Head]:
+        return _head(self._log.refresh(sync=True))
+
+    def changed(self, now: Versioned[Head]) -> None:
+        self._log.head_changed(now)
+
+
+def _head(view: View) -> Versioned[Head]:
+    return Versioned(view.head, view.version)
 
 
 def _ending_after(commits: list[Commit] | tuple[Commit, ...], position: Position) -> Iterator[Commit]:

@@ -6,13 +6,13 @@ from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
 
-from pyspark_ledger.errors import Conflict, InvalidInput, OutcomeUnknown
+from pyspark_ledger.errors import InvalidInput, NotFound
 from pyspark_ledger.log.log import Log
-from pyspark_ledger.metadata.port import HeadKey, Metadata, NamespaceKey, Put, TransactionLost
-from pyspark_ledger.metadata.records import Policies
+from pyspark_ledger.metadata.port import Metadata, NamespaceKey
+from pyspark_ledger.metadata.records import Head, Namespace, Policies
+from pyspark_ledger.metadata.transactions import PlainNode, Transactions
 
 MOST_SNAPSHOT_COMMITS = 10_000  # every commit of the open ledger is a node in ZooKeeper
-_ATTEMPTS = 100
 
 
 class Unchanged(Enum):
@@ -29,17 +29,12 @@ def change(
     evict_producers_after: timedelta | Unchanged | None,
 ) -> Policies:
     """One change of the head: commits judged by the old policies lose their version."""
-    for _ in range(_ATTEMPTS):
-        view = log.refresh(sync=True)
-        wanted = _changed(view.head.policies, deduplication, snapshot_commits, evict_producers_after)
-        if wanted == view.head.policies:
-            return wanted
-        try:
-            log.metadata.transact([Put(HeadKey(log.topic.uuid), replace(view.head, policies=wanted), view.version)])
-        except (TransactionLost, OutcomeUnknown):
-            continue  # the head tells what happened
-        return wanted
-    raise Conflict(f"topic '{log.topic.name}' is too busy to change its policies: try again")
+
+    def edit(head: Head) -> Head | None:
+        wanted = _changed(head.policies, deduplication, snapshot_commits, evict_producers_after)
+        return None if wanted == head.policies else replace(head, policies=wanted)
+
+    return log.change_head(edit, "a change of its policies").head.policies
 
 
 def _changed(
@@ -82,17 +77,10 @@ def check_namespace(deduplication: bool) -> None:
         raise _invalid("deduplication", deduplication, "True or False")
 
 
-def change_namespace(metadata: Metadata, deduplication: bool) -> None:
-    for _ in range(_ATTEMPTS):
-        metadata.sync()
-        found = metadata.read(NamespaceKey())
-        assert found is not None
-        if found.record.deduplication == deduplication:
-            return
-        wanted = replace(found.record, deduplication=deduplication)
-        try:
-            metadata.transact([Put(NamespaceKey(), wanted, found.version)])
-        except (TransactionLost, OutcomeUnknown):
-            continue
-        return
-    raise Conflict("the namespace is too busy to change its policies: try again")
+def change_namespace(transactions: Transactions, metadata: Metadata, deduplication: bool) -> None:
+    def edit(namespace: Namespace) -> Namespace | None:
+        wanted = replace(namespace, deduplication=deduplication)
+        return None if wanted == namespace else wanted
+
+    node = PlainNode(metadata, NamespaceKey(), lambda: NotFound("the namespace is not there"))
+    transactions.change(node, edit, "the namespace's policies")

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pyspark_ledger.base import names
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
+from pyspark_ledger.base.limits import DEFAULT_LIMITS, Limits
 from pyspark_ledger.base.position import EARLIEST
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown
 from pyspark_ledger.files import schema as schemas
@@ -30,8 +31,7 @@ from pyspark_ledger.metadata.port import (
     TransactionLost,
 )
 from pyspark_ledger.metadata.records import DedupSnapshot, Head, Marker, Namespace, Schema, Topic
-
-_PURGES = 5
+from pyspark_ledger.metadata.transactions import Transactions
 
 
 def storage_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CLOCK) -> str:
@@ -45,13 +45,8 @@ def storage_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CL
                 "LEDGER_STORAGE) once, to a folder or a URI such as s3://bucket/prefix; later users need not",
                 "LEDGER_STORAGE_NOT_SET",
             )
-        try:
-            metadata.transact([Create(NamespaceKey(), Namespace(wanted, clock.now_ms()))])
-        except (TransactionLost, OutcomeUnknown):
-            metadata.sync()  # somebody was faster, or it was us
-        found = metadata.read(NamespaceKey())
-        if found is None:
-            raise Conflict("the namespace could not be made: try again")
+        transactions = Transactions(metadata, DEFAULT_LIMITS, clock)
+        found = transactions.make(NamespaceKey(), Namespace(wanted, clock.now_ms()), "the namespace")
     if wanted is not None and wanted != found.record.storage:
         raise InvalidInput(
             f"option 'storage' is {wanted}, but this ZooKeeper namespace keeps its files in {found.record.storage}: "
@@ -88,25 +83,22 @@ def create_topic(
         uuid=topic.uuid, name=name, schema_id=0, ledger=0, ledger_first_commit=0, ledger_opened_ms=now, ledger_bytes=0,
         next_commit=0, next_entry=0, last_publish_ms=0, records=0, bytes=0, gc_epoch=0, gc_floor=0, gc_marks=(0,),
     )  # fmt: skip
-    try:
-        metadata.transact(
-            [
-                Create(TopicKey(name), topic),
-                Create(RootKey(topic.uuid), Marker()),
-                Create(HeadKey(topic.uuid), head),
-                Create(SchemaKey(topic.uuid, 0), Schema(0, schemas.to_bytes(stored))),
-                Create(DedupKey(topic.uuid), DedupSnapshot(0, EARLIEST)),
-                Create(LedgerKey(topic.uuid, 0), Marker()),
-            ]
-        )
-    except (TransactionLost, OutcomeUnknown) as error:
+    ops = [
+        Create(TopicKey(name), topic),
+        Create(RootKey(topic.uuid), Marker()),
+        Create(HeadKey(topic.uuid), head),
+        Create(SchemaKey(topic.uuid, 0), Schema(0, schemas.to_bytes(stored))),
+        Create(DedupKey(topic.uuid), DedupSnapshot(0, EARLIEST)),
+        Create(LedgerKey(topic.uuid, 0), Marker()),
+    ]
+
+    def look() -> bool | None:
         metadata.sync()
         found = metadata.read(TopicKey(name))
-        if found is not None and found.record.uuid == topic.uuid:
-            return topic  # the answer was lost, the topic was not
-        if found is None:
-            raise error
-        raise Conflict(f"topic '{name}' exists already", "LEDGER_TOPIC_EXISTS") from None
+        return None if found is None else found.record.uuid == topic.uuid
+
+    if not Transactions(metadata, DEFAULT_LIMITS, clock).carry_out(ops, look, f"making topic '{name}'"):
+        raise Conflict(f"topic '{name}' exists already", "LEDGER_TOPIC_EXISTS")
     return topic
 
 
@@ -129,26 +121,30 @@ def list_topics(metadata: Metadata) -> list[str]:
     return [key.name for key in metadata.children(TopicsKey()) if isinstance(key, TopicKey)]
 
 
-def delete_topic(metadata: Metadata, name: str) -> Topic:
+def delete_topic(
+    metadata: Metadata, name: str, *, limits: Limits = DEFAULT_LIMITS, clock: Clock = SYSTEM_CLOCK
+) -> Topic:
     """Takes the name away first, so that nobody finds a topic that is half gone. Its files are left to gc."""
     topic = get_topic(metadata, name)
-    try:
-        metadata.transact([Delete(TopicKey(name)), Delete(HeadKey(topic.uuid))])
-    except OutcomeUnknown:
+
+    def look() -> bool | None:
         metadata.sync()
-        if metadata.read(HeadKey(topic.uuid)) is not None:
-            raise
-    _purge(metadata, topic.uuid)
+        return None if metadata.read(HeadKey(topic.uuid)) is not None else True
+
+    ops = [Delete(TopicKey(name)), Delete(HeadKey(topic.uuid))]
+    if not Transactions(metadata, limits, clock).carry_out(ops, look, f"deleting topic '{name}'"):
+        raise Conflict(f"topic '{name}' is being deleted by somebody else, or was a moment ago: look again")
+    _purge(metadata, topic.uuid, limits)
     return topic
 
 
-def _purge(metadata: Metadata, uuid: str) -> None:
-    for _ in range(_PURGES):
+def _purge(metadata: Metadata, uuid: str, limits: Limits) -> None:
+    for _ in range(limits.purge_attempts):
         for key in metadata.children(RootKey(uuid)):
             if isinstance(key, LedgerKey | TokenGroupKey):
                 below = metadata.children(key)
-                for start in range(0, len(below), 500):
-                    _delete(metadata, [Delete(k) for k in below[start : start + 500]])
+                for start in range(0, len(below), limits.nodes_per_delete):
+                    _delete(metadata, [Delete(k) for k in below[start : start + limits.nodes_per_delete]])
             _delete(metadata, [Delete(key)])
         _delete(metadata, [Delete(RootKey(uuid))])
         if metadata.read(RootKey(uuid)) is None:

@@ -7,10 +7,11 @@ transactions. ``zk_metadata`` implements it on ZooKeeper, ``memory`` in one proc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from pyspark_ledger.errors import Conflict
+from pyspark_ledger.metadata.chores import Chores
 from pyspark_ledger.metadata.records import (
     Commit,
     Cursor,
@@ -188,6 +189,7 @@ AnyKey = (
 class Versioned(Generic[R]):
     record: R
     version: int
+    own: bool = field(default=False, compare=False)  # ephemeral, and made by this client's present session
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +235,11 @@ class Metadata(Protocol):
     @property
     def session_timeout_s(self) -> float:
         """How long after its last sign of life a client's ephemeral records may stay."""
+        ...
+
+    @property
+    def chores(self) -> Chores:
+        """What this client has yet to do in the background."""
         ...
 
     def read(self, key: Key[R], on_change: Callable[[], None] | None = None) -> Versioned[R] | None:

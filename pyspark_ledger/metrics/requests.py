@@ -8,6 +8,7 @@ from typing import TypeVar
 from prometheus_client import CollectorRegistry, Histogram
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
+from pyspark_ledger.metadata.chores import Chores
 from pyspark_ledger.metadata.port import AnyKey, Key, Metadata, Op, R, Versioned
 
 T = TypeVar("T")
@@ -30,6 +31,10 @@ class TimedMetadata(Metadata):
     @property
     def session_timeout_s(self) -> float:
         return self._metadata.session_timeout_s
+
+    @property
+    def chores(self) -> Chores:
+        return self._metadata.chores
 
     def read(self, key: Key[R], on_change: Callable[[], None] | None = None) -> Versioned[R] | None:
         return self._timed("read", lambda: self._metadata.read(key, on_change))

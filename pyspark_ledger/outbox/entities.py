@@ -14,14 +14,14 @@ from typing import Any
 import xxhash
 
 from pyspark_ledger.base import names
-from pyspark_ledger.base.clock import Clock, Deadline
+from pyspark_ledger.base.clock import Clock
 from pyspark_ledger.base.limits import Limits
-from pyspark_ledger.errors import CorruptData, OutcomeUnknown
+from pyspark_ledger.errors import CorruptData
 from pyspark_ledger.files.blobs import Blobs
 from pyspark_ledger.files.storage import Storage
-from pyspark_ledger.metadata.port import Create, EntityKey, Metadata, Op, OutboxKey, Put, TransactionLost, Versioned
+from pyspark_ledger.metadata.port import Create, EntityKey, Metadata, Op, OutboxKey, Put, Versioned
 from pyspark_ledger.metadata.records import Entity, Marker
-from pyspark_ledger.metadata.transactions import carry_out, forgotten, remember
+from pyspark_ledger.metadata.transactions import Transactions
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +74,13 @@ class Entities:
     def __init__(self, outbox: str, metadata: Metadata, storage: Storage, limits: Limits, clock: Clock) -> None:
         self._outbox, self._metadata, self._storage = outbox, metadata, storage
         self._limits, self._clock = limits, clock
+        self._transactions = Transactions(metadata, limits, clock)
         self._is_made = False
 
     def ensure(self) -> None:
         """Makes the outbox's own node, unless it is there."""
-        key = OutboxKey(self._outbox)
-        if not self._is_made and self._metadata.read(key) is None:
-            try:
-                self._metadata.transact([Create(key, Marker())])
-            except (TransactionLost, OutcomeUnknown):
-                self._metadata.sync()
-                if self._metadata.read(key) is None:
-                    raise
+        if not self._is_made:
+            self._transactions.make(OutboxKey(self._outbox), Marker(), f"outbox '{self._outbox}'")
         self._is_made = True
 
     def load(self, entity: str) -> Loaded:
@@ -112,21 +107,11 @@ class Entities:
         data, file = content.to_bytes(), None
         if len(data) > self._limits.entity_bytes:
             file = self._blobs(entity).stage(data, loaded.next_version)
-        record = Entity(b"" if file else data, file, remember(before, operation))
+        record = self._transactions.remembering(Entity(b"" if file else data, file, before), operation)
         own: Op = Create(key, record) if loaded.found is None else Put(key, record, loaded.found.version)
 
-        def look() -> bool | None:
-            self._metadata.sync()
-            found = self._metadata.read(key)
-            if (None if found is None else found.version) == (None if loaded.found is None else loaded.found.version):
-                return None
-            operations = () if found is None else found.record.operations
-            if operation not in operations and forgotten(before, operations):
-                raise OutcomeUnknown(f"{what}: too much has happened since to tell whether it was made")
-            return operation in operations
-
-        deadline = Deadline(self._clock, self._limits.append_deadline_s)
-        if not carry_out(self._metadata, [own, *more], look, what, deadline, self._clock):
+        look = self._transactions.by_id(key, loaded.found, operation, what)
+        if not self._transactions.carry_out([own, *more], look, what):
             return False
         if file is not None or (loaded.found is not None and loaded.found.record.file is not None):
             self._blobs(entity).sweep(loaded.next_version, file)

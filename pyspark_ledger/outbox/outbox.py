@@ -244,7 +244,7 @@ class _Message:
         tokens = self._outbox.dispatch_tokens
         if tokens is None or not self._outbox.mints_here:
             return Pending(payloads), []
-        place = tokens.new_place()
+        place = tokens.new_prefix()
         return Pending(payloads, str(place)), [tokens.block(place, len(payloads))]
 
     # -- what leaves the namespace
@@ -254,7 +254,7 @@ class _Message:
         after us; chosen last, so that no other attempt's tokens are ever dispatched."""
         tokens = self._outbox.dispatch_tokens
         assert tokens is not None
-        place = tokens.new_place()
+        place = tokens.new_prefix()
         registered = replace(pending, attempts=(*pending.attempts, str(place)))
         if not self._persist(loaded, registered):
             return

@@ -11,11 +11,12 @@ import threading
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Literal, NoReturn, TypeVar, cast
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.errors import InvalidInput, OutcomeUnknown, Unavailable
+from pyspark_ledger.metadata.chores import Chores
 from pyspark_ledger.metadata.port import (
     AnyKey,
     Check,
@@ -192,6 +193,10 @@ class MemoryServer:
     def below(self, key: Key[Any], time: int) -> list[Key[Any]]:
         return [child for child in self._below.get(key, ()) if self.value(child, time) is not None]
 
+    def holder(self, key: Key[Any]) -> Session | None:
+        """Whose ephemeral record it is."""
+        return self._ephemeral.get(key)
+
     def apply(self, ops: Sequence[Op], session: Session) -> None:
         """All or nothing: the ops see each other's changes, everybody else sees them together."""
         if session.ended:
@@ -302,6 +307,13 @@ class MemoryMetadata(Metadata):
         self._behind = 0  # how many transactions this client lags
         self._closed = False
         self._session = Session()
+        self._chores = Chores(clock, background=False)
+        self._crashed = False
+
+    @property
+    def chores(self) -> Chores:
+        """Done when a test calls ``chores.run_due()``: here everything happens in the order of calls."""
+        return self._chores
 
     @property
     def session_timeout_s(self) -> float:
@@ -311,7 +323,9 @@ class MemoryMetadata(Metadata):
         with _Call(self) as server:
             if on_change is not None:
                 server.watch(self, key, on_change)
-            return cast("Versioned[R] | None", server.value(key, self._seen()))
+            found = server.value(key, self._seen())
+            own = server.holder(key) is self._session
+            return None if found is None else cast("Versioned[R]", replace(found, own=own))
 
     def read_many(self, keys: Sequence[Key[R]]) -> list[Versioned[R] | None]:
         return [self.read(key) for key in keys]
@@ -331,11 +345,18 @@ class MemoryMetadata(Metadata):
         _check_size(ops)
         with _Call(self) as server:
             self._faults.transacts += 1
-            self._faults.crash_point(applied=False)
+            self._crash_point(applied=False)
             try:
                 self._transact(server, ops, self._faults.of_transact())
             finally:
-                self._faults.crash_point(applied=True)
+                self._crash_point(applied=True)
+
+    def _crash_point(self, *, applied: bool) -> None:
+        try:
+            self._faults.crash_point(applied=applied)
+        except Crash:
+            self._crashed = True  # the dead do nothing more, whatever their finally clauses say
+            raise
 
     def _transact(self, server: MemoryServer, ops: Sequence[Op], fault: TransactFault | None) -> None:
         match fault:
@@ -352,7 +373,7 @@ class MemoryMetadata(Metadata):
 
     def close(self) -> None:
         if not self._closed:
-            with _Call(self) as server:
+            with _Call(self, by_server=True) as server:
                 server.end(self._session)
                 self._closed = True
 
@@ -370,7 +391,7 @@ class MemoryMetadata(Metadata):
 
     def expire(self) -> None:
         """The server ends the session, as after a long pause; the next one begins by itself."""
-        with _Call(self):
+        with _Call(self, by_server=True):
             self._expire()
 
     def _expire(self) -> None:
@@ -382,11 +403,13 @@ class MemoryMetadata(Metadata):
 class _Call:
     """One call at the server. Hints go out after the lock was given back: they may call again."""
 
-    def __init__(self, client: MemoryMetadata) -> None:
-        self._client = client
+    def __init__(self, client: MemoryMetadata, *, by_server: bool = False) -> None:
+        self._client, self._by_server = client, by_server
         self._server = client._server
 
     def __enter__(self) -> MemoryServer:
+        if self._client._crashed and not self._by_server:
+            raise Crash("this process is dead")
         self._server.lock.acquire()
         if self._client._closed:
             self._server.lock.release()

@@ -34,7 +34,6 @@ from pyspark_ledger.metadata.port import (
     Versioned,
 )
 from pyspark_ledger.metadata.records import FileRef, TokenBlock, TokenChunk, TokenGroup
-from pyspark_ledger.metadata.transactions import remember
 
 _REMEMBERED_BITMAPS = 32
 
@@ -189,14 +188,13 @@ class _Change:
             oldest = min(self._inline)
             self._spill(oldest, self._inline.pop(oldest))
         added = sum(bitmap.count - group.bitmap(chunk).count for chunk, bitmap in changed.items())
-        operations = remember(record.operations, operation) if operation else record.operations
+        record = group.log.transactions.remembering(record, operation) if operation else record
         self.record = replace(
             record,
             whole=self.whole.pack(0),
             partials=tuple(sorted(self._inline.items())),
             spilled=self.spilled.pack(0),
             consumed=record.consumed + added,
-            operations=operations,
         )
 
     @property

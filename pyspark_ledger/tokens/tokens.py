@@ -19,28 +19,24 @@ from pyspark_ledger.base import names
 from pyspark_ledger.base.bitmap import Bitmap
 from pyspark_ledger.base.clock import Deadline
 from pyspark_ledger.base.token_prefix import TokenPrefix
-from pyspark_ledger.errors import InvalidInput, OutcomeUnknown
+from pyspark_ledger.errors import InvalidInput, LedgerError
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.metadata.port import (
     Check,
     Create,
     Delete,
     Op,
-    Put,
     RootKey,
     TokenBlockKey,
     TokenChunkKey,
     TokenGroupKey,
-    TransactionLost,
     Versioned,
 )
 from pyspark_ledger.metadata.records import TokenBlock, TokenGroup
-from pyspark_ledger.metadata.transactions import carry_out, forgotten
+from pyspark_ledger.metadata.transactions import PlainNode
 from pyspark_ledger.tokens.claims import Spending
 from pyspark_ledger.tokens.groups import Groups
 from pyspark_ledger.tokens.ids import Claims
-
-_ATTEMPTS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,68 +70,60 @@ class Tokens:
         tokens: list[str] = []
         while len(tokens) < n:
             count = min(n - len(tokens), self.log.limits.token_block)
-            place = self.new_place()
-            self.mint_at(place, count)
-            tokens += [place.token(index) for index in range(count)]
+            prefix = self.new_prefix()
+            self.mint_at(prefix, count)
+            tokens += [prefix.token(index) for index in range(count)]
         return tokens
 
-    def new_place(self) -> TokenPrefix:
-        """Where nobody has minted yet."""
+    def new_prefix(self) -> TokenPrefix:
+        """One with which nobody has minted yet."""
         return TokenPrefix(self.log.topic.uuid, block=self.log.clock.new_id().hex())
 
-    def block(self, place: TokenPrefix, n: int) -> Create:
-        """What mints so many tokens there, in a transaction of the caller's. The group must exist."""
-        key = TokenBlockKey(place.uuid, self.group, place.block)
+    def block(self, prefix: TokenPrefix, n: int) -> Create:
+        """What mints so many tokens, in a transaction of the caller's. The group must exist."""
+        key = TokenBlockKey(prefix.uuid, self.group, prefix.block)
         return Create(key, TokenBlock(n, b"", self.log.clock.now_ms()))
 
-    def mint_at(self, place: TokenPrefix, n: int) -> None:
-        """Mints so many tokens at a new place. The group must exist; its version is checked, because every consumption
-        changes it: a mint that arrives late, when its tokens are used up, does not bring them back."""
-        key, deadline = TokenBlockKey(place.uuid, self.group, place.block), self._deadline()
+    def mint_at(self, prefix: TokenPrefix, n: int) -> None:
+        """Mints so many tokens with a new prefix. The group must exist; its version is checked, because every
+        consumption changes it: a mint that arrives late, when its tokens are used up, does not bring them back."""
+        key, deadline = TokenBlockKey(prefix.uuid, self.group, prefix.block), self._deadline()
 
         def look() -> bool | None:
             self.log.metadata.sync()
             return None if self.log.metadata.read(key) is None else True
 
         while True:
-            ops: list[Op] = [Check(self._key, self._group().version), self.block(place, n)]
-            if carry_out(self.log.metadata, ops, look, f"minting for {self}", deadline, self.log.clock):
+            ops: list[Op] = [Check(self._key, self._node.known().version), self.block(prefix, n)]
+            if self.log.transactions.carry_out(ops, look, f"minting for {self}", deadline):
                 return
             self.log.metadata.sync()  # somebody consumed meanwhile
 
-    def discard(self, place: TokenPrefix) -> None:
-        """Takes back what was minted at a place and never handed out."""
-        key, deadline = TokenBlockKey(place.uuid, self.group, place.block), self._deadline()
-        while True:
-            group, block = self._group(), self.log.metadata.read(key)
-            take_back = [] if block is None else [Delete(key, block.version)]
-            try:
-                self.log.metadata.transact([Put(self._key, group.record, group.version), *take_back])
-                return
-            except (TransactionLost, OutcomeUnknown):
-                if deadline.passed:
-                    raise
-                self.log.metadata.sync()
+    def discard(self, prefix: TokenPrefix) -> None:
+        """Takes back what was minted with a prefix and never handed out. The group's version moves on even if nothing
+        is there: a mint that arrives later is refused."""
+        key = TokenBlockKey(prefix.uuid, self.group, prefix.block)
 
-    def _group(self) -> Versioned[TokenGroup]:
-        found = self.log.metadata.read(self._key)
-        if found is None:
-            self.log.refresh(sync=True)  # says so if the topic is gone
-            found = self.log.metadata.read(self._key)
-        if found is None:
-            raise InvalidInput(f"{self} is not there", "LEDGER_GROUP_NOT_FOUND")
-        return found
+        def take_back(_: TokenGroup) -> list[Op]:
+            self.log.metadata.sync()
+            block = self.log.metadata.read(key)
+            return [] if block is None else [Delete(key, block.version)]
+
+        what, operation = f"taking back tokens of {self}", self.log.clock.new_id()
+        self.log.transactions.change(self._node, lambda group: group, what, operation=operation, also=take_back)
+
+    @property
+    def _node(self) -> PlainNode[TokenGroup]:
+        return PlainNode(self.log.metadata, self._key, self._missing)
+
+    def _missing(self) -> LedgerError:
+        self.log.refresh(sync=True)  # says so if the topic is gone
+        return InvalidInput(f"{self} is not there", "LEDGER_GROUP_NOT_FOUND")
 
     def ensure_group(self) -> None:
         """Makes the group's node, unless it is there."""
-        for _ in range(_ATTEMPTS):
-            if self.log.metadata.read(self._key) is not None:
-                return
-            try:
-                self.log.metadata.transact([Create(self._key, TokenGroup(self.log.limits.token_chunk))])
-            except (TransactionLost, OutcomeUnknown):
-                self.log.refresh(sync=True)  # says so if the topic is gone
-        raise OutcomeUnknown(f"{self}: it could not be made")
+        made = TokenGroup(self.log.limits.token_chunk)
+        self.log.transactions.make(self._key, made, str(self), lambda: self.log.refresh(sync=True))
 
     # -- looking and consuming -----------------------------------------------------------------------------
 
@@ -163,20 +151,10 @@ class Tokens:
     def _spend(self, spending: Spending, operation: bytes, deadline: Deadline) -> bool:
         group = self._groups.group(self.log.topic.uuid)
         assert group is not None
-        version, before = group.version, group.record.operations
-        ops = spending.ops(operation, group)
-
-        def look() -> bool | None:
-            self.log.metadata.sync()
-            found = self.log.metadata.read(group.key)
-            if (None if found is None else found.version) == version:
-                return None
-            operations = () if found is None else found.record.operations
-            if operation not in operations and forgotten(before, operations):
-                raise OutcomeUnknown(f"{self}: too much has happened since to tell whether the tokens were consumed")
-            return operation in operations
-
-        if not carry_out(self.log.metadata, ops, look, f"consuming for {self}", deadline, self.log.clock):
+        before = None if group.version is None else Versioned(group.record, group.version)
+        ops, what = spending.ops(operation, group), f"consuming for {self}"
+        look = self.log.transactions.by_id(group.key, before, operation, what)
+        if not self.log.transactions.carry_out(ops, look, what, deadline):
             return False
         spending.committed()
         return True
@@ -217,7 +195,7 @@ class Tokens:
         return TokenStats(group, in_flight, record.consumed, len(blocks), 1 + len(below), size)
 
     def _deadline(self) -> Deadline:
-        return Deadline(self.log.clock, self.log.limits.append_deadline_s)
+        return self.log.transactions.deadline()
 
     def __str__(self) -> str:
         return f"group '{self.group}' of topic '{self.log.topic.name}'"

@@ -128,6 +128,12 @@ class Lease:
             )
         return connection
 
+    @property
+    def is_connected(self) -> bool:
+        with _registry.lock:
+            found = _registry.find(self)
+        return found is not None and bool(found.client.connected)
+
     def _share(self) -> Connection:
         with _registry.lock:
             if self._closed:
@@ -164,6 +170,9 @@ class _Registry:
             found = self._connections[key] = _replacement(found, lease.address)
         found.users.add(lease)
         return found
+
+    def find(self, lease: Lease) -> Connection | None:
+        return self._connections.get((os.getpid(), lease.address))
 
     def release(self, lease: Lease) -> Connection | None:
         """The connection, if that was its last user."""

@@ -28,6 +28,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock, Deadline
 from pyspark_ledger.errors import InvalidInput, OutcomeUnknown, Unavailable
+from pyspark_ledger.metadata.chores import Chores
 from pyspark_ledger.metadata.port import (
     AnyKey,
     Check,
@@ -85,6 +86,7 @@ class ZooKeeperMetadata(Metadata):
         self._clock = clock
         self._has_containers = False
         self._lease = Lease(Address(servers, password, session_timeout_s))
+        self._chores = Chores(clock, background=True)
         try:
             self._lease.connection(self._deadline())
         except BaseException:
@@ -95,7 +97,12 @@ class ZooKeeperMetadata(Metadata):
         raise TypeError("a connection to ZooKeeper can't be pickled: open one in each process")
 
     def close(self) -> None:
+        self._chores.close(connected=self._lease.is_connected)
         self._lease.close()
+
+    @property
+    def chores(self) -> Chores:
+        return self._chores
 
     @property
     def session_timeout_s(self) -> float:
@@ -106,8 +113,10 @@ class ZooKeeperMetadata(Metadata):
     def read(self, key: Key[R], on_change: Callable[[], None] | None = None) -> Versioned[R] | None:
         path = self._path(key)
         watch = None if on_change is None else _Watch(on_change)
-        found = self._retry(path, lambda client, deadline: _get(client, path, watch, deadline))
-        return _decode(key, path, found)
+        found, session = self._retry(
+            path, lambda client, deadline: (_get(client, path, watch, deadline), client.client_id)
+        )
+        return _decode(key, path, found, session)
 
     def read_many(self, keys: Sequence[Key[R]]) -> list[Versioned[R] | None]:
         found: list[Versioned[R] | None] = []
@@ -272,11 +281,12 @@ def _unless(expected: type[KazooException], request: Any, deadline: Deadline) ->
         return None
 
 
-def _decode(key: Key[R], path: str, node: Node | None) -> Versioned[R] | None:
+def _decode(key: Key[R], path: str, node: Node | None, session: Any = None) -> Versioned[R] | None:
     if node is None:
         return None
     data, stat = node
-    return Versioned(codec.decode(key, data or b"", path), stat.version)
+    own = session is not None and stat.ephemeralOwner == session[0]
+    return Versioned(codec.decode(key, data or b"", path), stat.version, own)
 
 
 def _exact(version: int) -> int:

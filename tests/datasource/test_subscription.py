@@ -18,9 +18,10 @@ from pyspark_ledger.client import LedgerClient
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import RevisionController
 from pyspark_ledger.datasource.planning import METADATA
-from pyspark_ledger.errors import Conflict, Fenced, NotFound
+from pyspark_ledger.errors import Conflict, CursorUnderRevision, Fenced, NotFound
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
 from pyspark_ledger.metadata.port import RootKey
+from pyspark_ledger.testing.clock import SeededClock
 from tests.support.query import INITIAL, SMALL_LEDGERS, Query, add, eventually, flat
 from tests.support.worlds import SCHEMA
 
@@ -198,6 +199,30 @@ def test_while_the_cursor_is_being_moved_no_batch_is_planned(client, log):
     controller.end_revision(lambda cursor: cursor)
     eventually(lambda: query.batch() != [])
     query.stop()
+
+
+def test_an_available_now_query_does_not_end_because_its_cursor_is_being_moved_I16(client, log):
+    """It would find nothing new and count as a success, with all its backlog left."""
+    query = Follower(client)
+    query.batch()
+    controller = RevisionController(CursorNode(client.log("t"), "s"))
+    controller.start_revision()
+    query.reader._subscription._attachment.node.refresh(sync=True)
+    query.reader.prepareForTriggerAvailableNow()
+    threading.Timer(0.5, controller.end_revision, (lambda cursor: cursor,)).start()
+    assert query.batch() != []
+    query.stop()
+
+
+def test_an_available_now_query_whose_cursor_is_moved_without_an_end_says_by_whom_I16(client, log):
+    query = Follower(client)
+    query.batch()
+    RevisionController(CursorNode(client.log("t"), "s"), "a stuck resetter").start_revision()
+    query.reader._subscription._attachment.node.refresh(sync=True)
+    query.reader.prepareForTriggerAvailableNow()
+    query.reader._log().clock = SeededClock()  # on which a quarter of a minute passes quickly
+    with pytest.raises(CursorUnderRevision, match="being reset by a stuck resetter"):
+        query.plan()
 
 
 def test_skip_and_clear_backlog_never_move_a_running_query_back(client, log):

@@ -376,7 +376,7 @@ def test_a_mint_that_is_applied_late_is_not_there_after_it_was_taken_back_I11(pi
     faults = Faults(max_delay=10_000)
     mine = pipeline.tokens(faults=faults)
     mine.ensure_group()
-    place = mine.new_place()
+    place = mine.new_prefix()
     faults.next_transact("delayed")
     mine.mint_at(place, 2)
     mine.discard(place)

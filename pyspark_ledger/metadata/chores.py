@@ -1,0 +1,121 @@
+"""What a client still has to do when the call that needed it is over: retried in the background until it is done.
+
+A call that failed because ZooKeeper was away cannot clean up after itself at that moment; and an ephemeral node that
+went with a lost session has to be made again while its holder is busy elsewhere. Both are chores.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pyspark_ledger.base.clock import Clock
+from pyspark_ledger.errors import LedgerError
+
+logger = logging.getLogger(__name__)
+
+FIRST_RETRY_S = 0.2
+LONGEST_RETRY_S = 5.0
+
+
+@dataclass(eq=False)
+class Chore:
+    """``run`` returns how many seconds to wait until it is run again; None when there is nothing left to do. It may
+    be called from another thread than the one that asked for it. ``wake`` runs it at once."""
+
+    what: str
+    run: Callable[[], float | None]
+    chores: Chores
+    due: float
+    failures: int = field(default=0)
+    woken: bool = field(default=False)  # while it ran: what it saw may be old
+
+    def wake(self) -> None:
+        self.chores.wake(self)
+
+    def cancel(self) -> None:
+        self.chores.cancel(self)
+
+
+class Chores:
+    """The chores of one client. With ``background`` a thread does them; without, whoever calls :meth:`run_due`."""
+
+    def __init__(self, clock: Clock, *, background: bool) -> None:
+        self._clock, self._background = clock, background
+        self.leftovers: set[bytes] = set()  # ids of holders whose calls failed: they hold nothing any more
+        self._chores: list[Chore] = []
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def add(self, what: str, run: Callable[[], float | None], after_s: float = 0.0) -> Chore:
+        chore = Chore(what, run, self, self._clock.monotonic() + after_s)
+        with self._changed:
+            self._chores.append(chore)
+            if self._background and not self._closed and self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="ledger-chores", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+        return chore
+
+    def wake(self, chore: Chore) -> None:
+        with self._changed:
+            chore.due, chore.woken = self._clock.monotonic(), True
+            self._changed.notify()
+
+    def cancel(self, chore: Chore) -> None:
+        with self._changed:
+            if chore in self._chores:
+                self._chores.remove(chore)
+
+    def run_due(self) -> None:
+        """Everything whose time has come, once."""
+        with self._changed:
+            now = self._clock.monotonic()
+            due = [chore for chore in self._chores if chore.due <= now]
+        for chore in due:
+            self._run(chore)
+
+    def _run(self, chore: Chore) -> None:
+        chore.woken = False
+        try:
+            wait_s = chore.run()
+            if chore.failures:
+                logger.info("%s: done, after %d tries that failed", chore.what, chore.failures)
+            chore.failures = 0
+        except LedgerError as error:
+            wait_s = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2**chore.failures)
+            if not chore.failures:
+                logger.warning("%s: not yet, retried in the background until it works: %s", chore.what, error)
+            chore.failures += 1
+        except Exception:
+            logger.exception("%s: given up", chore.what)
+            wait_s = None
+        with self._changed:
+            if wait_s is None:
+                self.cancel(chore)
+            else:
+                chore.due = self._clock.monotonic() + (0.0 if chore.woken else wait_s)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if self._closed or not self._chores:
+                    self._thread = None
+                    return
+                wait_s = min(chore.due for chore in self._chores) - self._clock.monotonic()
+                if wait_s > 0:
+                    self._changed.wait(wait_s)
+                    continue
+            self.run_due()
+
+    def close(self, *, connected: bool) -> None:
+        """Tries what is left once more, if there is somebody to ask; the rest goes with the session."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+            left = [chore for chore in self._chores if chore.failures]
+        for chore in left if connected else ():
+            self._run(chore)

@@ -1,0 +1,160 @@
+"""Ephemeral nodes have an owner in memory: made again after a lost session, never left standing by a failed call."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from pyspark_ledger.base.clock import SYSTEM_CLOCK
+from pyspark_ledger.base.limits import Limits
+from pyspark_ledger.base.position import Position
+from pyspark_ledger.errors import OutcomeUnknown
+from pyspark_ledger.metadata.chores import Chores
+from pyspark_ledger.metadata.ephemeral import Ephemeral
+from pyspark_ledger.metadata.port import CompactorKey, Create, PinKey, RootKey
+from pyspark_ledger.metadata.records import Holder, Marker, Pin
+from pyspark_ledger.testing.clock import SeededClock
+from pyspark_ledger.testing.memory import Faults, MemoryMetadata, MemoryServer
+from tests.support.flaky import Flaky
+
+KEY = CompactorKey("topic")
+
+
+@pytest.fixture
+def server() -> MemoryServer:
+    server = MemoryServer()
+    MemoryMetadata(server).transact([Create(RootKey("topic"), Marker())])
+    return server
+
+
+def lock(metadata: MemoryMetadata, name: str = "a", clock: SeededClock | None = None) -> Ephemeral[Holder]:
+    holder = Holder(name.encode() * 16, name, 0)
+    return Ephemeral(metadata, Limits(change_deadline_s=2.0), clock or SeededClock(), KEY, holder, "the lock")
+
+
+def holder(server: MemoryServer) -> str | None:
+    found = MemoryMetadata(server).read(KEY)
+    return None if found is None else found.record.name
+
+
+def test_one_holds_it_and_the_others_are_told_who(server):
+    first, second = lock(MemoryMetadata(server), "a"), lock(MemoryMetadata(server), "b")
+    assert first.take() is None
+    assert second.take().name == "a"
+    first.release()
+    assert second.take() is None
+    assert holder(server) == "b"
+
+
+@pytest.mark.parametrize("fault", ["lost_before", "applied_then_lost", "delayed"])
+def test_a_create_whose_answer_was_lost_is_found_out_I14(server, fault):
+    faults = Faults()
+    faults.next_transact(fault)
+    assert lock(MemoryMetadata(server, faults), "a").take() is None
+    assert holder(server) == "a"
+    assert lock(MemoryMetadata(server), "b").take().name == "a"
+
+
+def test_after_a_lost_session_it_is_made_again_while_its_holder_is_busy_elsewhere(server):
+    metadata = MemoryMetadata(server)
+    lock(metadata).take()
+    metadata.chores.run_due()
+    metadata.expire()
+    assert holder(server) is None
+    metadata.chores.run_due()
+    assert holder(server) == "a"
+    metadata.chores.run_due()
+    metadata.expire()  # and again: the new node is watched too
+    metadata.chores.run_due()
+    assert holder(server) == "a"
+
+
+def test_after_a_lost_session_it_is_not_taken_back_from_a_successor_I6(server):
+    metadata = MemoryMetadata(server)
+    lock(metadata, "a").take()
+    metadata.expire()
+    assert lock(MemoryMetadata(server), "b").take() is None
+    metadata.chores.run_due()
+    assert holder(server) == "b"
+
+
+def test_a_node_of_an_old_session_of_ours_is_not_trusted_because_it_goes_with_that(server):
+    old, new = MemoryMetadata(server), MemoryMetadata(server)
+    lock(old).take()
+    mine = lock(new)
+    mine.keep()  # the same holder, in a client that replaced the old one
+    new.chores.run_due()
+    old.close()
+    assert holder(server) == "a"
+
+
+def test_a_removal_that_fails_is_retried_until_it_works_I16(server):
+    clock = SeededClock()
+    metadata = Flaky(server, clock=clock)
+    held = lock(metadata, clock=clock)
+    held.take()
+    metadata.down = True
+    held.release()
+    clock.sleep(60)
+    metadata.chores.run_due()
+    assert holder(server) == "a"
+    metadata.down = False
+    clock.sleep(60)
+    metadata.chores.run_due()
+    assert holder(server) is None
+
+
+def test_what_a_failed_call_of_the_same_process_left_is_taken_over_at_once_I16(server):
+    metadata = Flaky(server)
+    first = lock(metadata, "a")
+    first.take()
+    metadata.down = True
+    first.release()
+    metadata.down = False
+    assert lock(metadata, "b").take() is None
+    assert holder(server) == "b"
+
+
+def test_a_create_that_arrives_after_its_call_has_given_up_is_removed_I16(server):
+    clock = SeededClock()
+    faults = Faults(max_delay=10_000)
+    metadata = Flaky(server, faults, clock)
+    faults.next_transact("delayed")
+    metadata.down_after = lambda _: True
+    with pytest.raises(OutcomeUnknown):
+        lock(metadata, clock=clock).take()
+    metadata.down = False
+    metadata.chores.run_due()
+    server.deliver_delayed()
+    assert holder(server) == "a"
+    clock.sleep(2)
+    metadata.chores.run_due()
+    assert holder(server) is None
+
+
+def test_a_pin_is_moved_and_made_again_where_it_was_moved_to(server):
+    metadata, key = MemoryMetadata(server), PinKey("topic", "p")
+    pin = Ephemeral(metadata, Limits(), SeededClock(), key, Pin(Position(0, 0, 0)), "a pin")
+    pin.take()
+    pin.put(Pin(Position(0, 5, 0)))
+    metadata.chores.run_due()
+    metadata.expire()
+    metadata.chores.run_due()
+    assert MemoryMetadata(server).read(key).record.position == Position(0, 5, 0)
+
+
+def test_chores_are_done_in_the_background_and_those_that_fail_again(caplog):
+    chores, done, tries = Chores(SYSTEM_CLOCK, background=True), threading.Event(), []
+
+    def run() -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise OutcomeUnknown("not yet")
+        done.set()
+
+    with caplog.at_level("WARNING", "pyspark_ledger"):
+        chores.add("the washing-up", run)
+        assert done.wait(10)
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["the washing-up"]  # said once
+    chores.close(connected=False)

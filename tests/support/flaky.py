@@ -1,0 +1,39 @@
+"""A ZooKeeper that does not answer for a while, while the session lives: what no expiry cleans up after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pyspark_ledger.errors import Unavailable
+from pyspark_ledger.metadata.port import Create, Key, Op, R, Versioned
+from pyspark_ledger.testing.memory import MemoryMetadata
+
+
+class Flaky(MemoryMetadata):
+    down = False
+    down_after: Callable[[Sequence[Op]], bool] | None = None  # a transaction after which nothing is answered any more
+
+    def read(self, key: Key[R], on_change: Callable[[], None] | None = None) -> Versioned[R] | None:
+        self._check()
+        return super().read(key, on_change)
+
+    def sync(self) -> None:
+        self._check()
+        super().sync()
+
+    def transact(self, ops: Sequence[Op]) -> None:
+        self._check()
+        try:
+            super().transact(ops)
+        finally:
+            if self.down_after is not None and self.down_after(ops):
+                self.down, self.down_after = True, None
+
+    def _check(self) -> None:
+        if self.down:
+            raise Unavailable("ZooKeeper does not answer (the session lives)")
+
+
+def creates(kind: type) -> Callable[[Sequence[Op]], bool]:
+    """Transactions that make a node of this kind."""
+    return lambda ops: any(isinstance(op, Create) and isinstance(op.key, kind) for op in ops)
