@@ -94,12 +94,12 @@ def test_a_server_that_goes_away_in_the_middle_leaves_nothing_standing(tmp_path,
         with pytest.raises(LedgerError):
             call(client)
         monkeypatch.undo()
-        with _client(server, tmp_path, password="another:session") as other:
+        with _client(server, tmp_path, 30.0, "another:session") as other:
             eventually(lambda: _works(lambda: call(other)))
 
 
-def _client(server: LocalZooKeeper, folder, password: str | None = None) -> LedgerClient:
-    return LedgerClient(f"{server.address}/x", str(folder), timeout_s=2.0, password=password)
+def _client(server: LocalZooKeeper, folder, timeout_s: float = 2.0, password: str | None = None) -> LedgerClient:
+    return LedgerClient(f"{server.address}/x", str(folder), timeout_s=timeout_s, password=password)
 
 
 def _works(call: Callable[[], object]) -> bool:
