@@ -7,7 +7,9 @@ went with a lost session has to be made again while its holder is busy elsewhere
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -44,6 +46,12 @@ class Chores:
 
     def __init__(self, clock: Clock, *, background: bool) -> None:
         self._clock, self._background = clock, background
+        self.begin()
+        if background:
+            _all.add(self)
+
+    def begin(self) -> None:
+        """With nothing to do."""
         self.leftovers: set[bytes] = set()  # ids of holders whose calls failed: they hold nothing any more
         self._chores: list[Chore] = []
         self._changed = threading.Condition()
@@ -119,3 +127,15 @@ class Chores:
             left = [chore for chore in self._chores if chore.failures]
         for chore in left if connected else ():
             self._run(chore)
+
+
+_all: weakref.WeakSet[Chores] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """A forked child has its parent's nodes to keep as little as its parent's session."""
+    for chores in list(_all):
+        chores.begin()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
@@ -157,4 +158,16 @@ def test_chores_are_done_in_the_background_and_those_that_fail_again(caplog):
         chores.add("the washing-up", run)
         assert done.wait(10)
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["the washing-up"]  # said once
+    chores.close(connected=False)
+
+
+def test_a_forked_child_leaves_its_parents_chores_alone_and_can_have_its_own():
+    chores = Chores(SYSTEM_CLOCK, background=True)
+    chores.add("the parent's", lambda: 60.0)
+    child = os.fork()
+    if child == 0:
+        done = threading.Event()
+        chores.add("the child's", done.set)
+        os._exit(0 if len(chores._chores) <= 1 and done.wait(5) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     chores.close(connected=False)
