@@ -276,6 +276,6 @@ def operations_of(record: object) -> tuple[bytes, ...]:
 
 def _unknown(what: str, why: str) -> OutcomeUnknown:
     return OutcomeUnknown(
-        f"{what}: {why}. It may or may not have been applied; a retry with the same tokens, operation id or sequence id "
-        "is safe"
+        f"{what}: {why}. It may or may not have been applied; a retry with the same tokens, operation id or "
+        "sequence id is safe"
     )
