@@ -109,8 +109,7 @@ def keys_of(metadata: Metadata) -> Iterator[AnyKey]:
 
 
 def numbered_batches(world: World) -> None:
-    """Producers that number their batches: with runs that follow one another, evicted, forgotten. Some batches mint
-    tokens."""
+    """Producers that number their batches: one with several runs, one that was evicted. Some batches mint tokens."""
     log, query = world.log(), a_uuid(1)
     policies.change(log, policies.UNCHANGED, policies.UNCHANGED, timedelta(hours=1))
     append(log, 0, claim=Claim("evicted", 7))
