@@ -7,8 +7,9 @@ after it add.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,22 +19,13 @@ from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.dedup.sequences import Sequences
 from pyspark_ledger.errors import Conflict, Fenced
-from pyspark_ledger.files.topicfiles import TopicFiles
+from pyspark_ledger.files.topicfiles import Rows, TopicFiles
 from pyspark_ledger.metadata.records import Commit, DedupSnapshot, ProducerState
 
-_PRODUCERS = pa.schema(
-    [
-        pa.field("name", pa.string()),
-        pa.field("sequence", pa.int64()),
-        pa.field("query", pa.string()),
-        pa.field("run", pa.string()),
-        pa.field("past_runs", pa.list_(pa.string())),
-        pa.field("digest", pa.binary()),
-        pa.field("records", pa.int64()),
-        pa.field("publish_ms", pa.int64()),
-        pa.field("per_record", pa.bool_()),
-    ]
-)
+
+@cache  # made when first needed: tasks import this module, and read no snapshot
+def _rows() -> Rows[ProducerState]:
+    return Rows(ProducerState)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +252,8 @@ class Producers:
         return DedupSnapshot(self.next_commit, mark_delete, (), files.stage_table(self._table(), epoch), *evicted)
 
     def _table(self) -> pa.Table:
-        owned = pa.Table.from_pylist([asdict(state) for state in self._owned.values()], schema=_PRODUCERS)
+        rows = _rows()
+        owned = pa.Table.from_pylist([rows.dump(state) for state in self._owned.values()], schema=rows.schema)
         return pa.concat_tables([owned, self._sequences.table()], promote_options="default")
 
     @classmethod
@@ -270,7 +263,7 @@ class Producers:
             table = files.fetch_table(snapshot.producers_file)
             is_owned = pc.fill_null(pc.invert(table["per_record"]), False)
             for row in table.filter(is_owned).to_pylist():
-                self._put(ProducerState(**{**row, "past_runs": tuple(row["past_runs"])}))
+                self._put(_rows().load(row))
             per_record = table.filter(pc.invert(is_owned))
             self._sequences.put(*(per_record[name].to_pylist() for name in ("name", "sequence", "publish_ms")))
         if snapshot.evicted_file is not None:

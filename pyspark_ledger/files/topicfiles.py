@@ -5,9 +5,12 @@ All are Arrow IPC files, so that any Arrow tool shows them.
 
 from __future__ import annotations
 
+import builtins
 from collections import OrderedDict
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from operator import itemgetter
+from types import UnionType
+from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 import xxhash
@@ -18,23 +21,87 @@ from pyspark_ledger.errors import CorruptData
 from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.metadata.records import Entry, FileRef
 
-FILE_FIELDS = [
-    pa.field("epoch", pa.int64()),
-    pa.field("uid", pa.binary(16)),
-    pa.field("length", pa.int64()),
-    pa.field("tail_length", pa.int64()),
-    pa.field("tail_hash", pa.uint64()),
-]
-FILE_TYPE = pa.struct(FILE_FIELDS)
-ENTRY_TYPE = pa.struct(
-    [
-        pa.field("file", FILE_TYPE),
-        pa.field("records", pa.int64()),
-        pa.field("masked", pa.int64()),
-        pa.field("mask", pa.binary()),
-    ]
-)
-_ENTRIES = pa.schema([pa.field("entry", ENTRY_TYPE)])
+_TYPES = {bool: pa.bool_(), int: pa.int64(), str: pa.string(), bytes: pa.binary()}
+_OTHER_TYPES = {"Commit.id": pa.binary(16), "FileRef.uid": pa.binary(16), "FileRef.tail_hash": pa.uint64()}
+
+T = TypeVar("T")
+_Convert = Callable[[Any], Any]
+
+
+class Rows(Generic[T]):
+    """Records of one kind as rows of a file: a column for each field, of the type that follows from the field's. A
+    column that a file lacks, because the field was added later, gives the field's default; one that we do not know is
+    passed over."""
+
+    def __init__(self, kind: type[T]) -> None:
+        hints = get_type_hints(kind, localns=vars(builtins))  # else a field called "bytes" would hide the type
+        columns = {name: _column(f"{kind.__name__}.{name}", hint) for name, hint in hints.items()}
+        self._kind = kind
+        self._names, self._values = tuple(columns), itemgetter(*columns)
+        self._dumps = [(name, column.dump) for name, column in columns.items() if column.dump]
+        self._loads = [(number, column.load) for number, column in enumerate(columns.values()) if column.load]
+        self.schema = pa.schema([(name, column.type) for name, column in columns.items()])
+        self.struct = pa.struct(list(self.schema))
+
+    def dump(self, record: T) -> dict[str, Any]:
+        row = {name: getattr(record, name) for name in self._names}
+        for name, dump in self._dumps:
+            if row[name] is not None:
+                row[name] = dump(row[name])
+        return row
+
+    def load(self, row: dict[str, Any]) -> T:
+        try:
+            values = list(self._values(row))
+        except KeyError:
+            return self._load_older(row)
+        for number, load in self._loads:
+            if values[number] is not None:
+                values[number] = load(values[number])
+        return self._kind(*values)
+
+    def _load_older(self, row: dict[str, Any]) -> T:
+        values = {name: row[name] for name in self._names if name in row}
+        for name, load in ((self._names[number], load) for number, load in self._loads):
+            if values.get(name) is not None:
+                values[name] = load(values[name])
+        return self._kind(**values)
+
+
+class _Column(NamedTuple):
+    type: pa.DataType
+    dump: _Convert | None = None  # None: as it is
+    load: _Convert | None = None
+
+
+def _column(field: str, hint: Any) -> _Column:
+    if isinstance(hint, UnionType):
+        hint = get_args(hint)[0]  # of "FileRef | None": every column may be null
+    if get_origin(hint) is tuple:
+        return _list_column(get_args(hint)[0])
+    if hint in _TYPES:
+        return _Column(_OTHER_TYPES.get(field) or _TYPES[hint])
+    rows = Rows(hint)
+    return _Column(rows.struct, rows.dump, rows.load)
+
+
+def _list_column(item: Any) -> _Column:
+    if item in _TYPES:
+        return _Column(pa.list_(_TYPES[item]), load=tuple)
+    if get_origin(item) is tuple:
+        key, value = get_args(item)
+        return _Column(pa.map_(_TYPES[key], _TYPES[value]), load=tuple)
+    rows = Rows(item)
+    return _Column(
+        pa.list_(rows.struct),
+        lambda records: [rows.dump(record) for record in records],
+        lambda found: tuple([rows.load(row) for row in found]),
+    )
+
+
+_FILES, _ENTRIES = Rows(FileRef), Rows(Entry)
+_ENTRY_LIST = pa.schema([pa.field("entry", _ENTRIES.struct)])
+FILE_TYPE, file_row, file_from_row = _FILES.struct, _FILES.dump, _FILES.load
 
 
 class TopicFiles:
@@ -80,23 +147,7 @@ class TopicFiles:
         return pa.ipc.open_file(pa.BufferReader(data)).read_all()
 
     def stage_entries(self, entries: Iterable[Entry], epoch: int) -> FileRef:
-        return self.stage([{"entry": entry_row(entry)} for entry in entries], _ENTRIES, epoch)
+        return self.stage([{"entry": _ENTRIES.dump(entry)} for entry in entries], _ENTRY_LIST, epoch)
 
     def fetch_entries(self, ref: FileRef) -> tuple[Entry, ...]:
-        return tuple(entry_from_row(row["entry"]) for row in self.fetch(ref))
-
-
-def file_row(ref: FileRef) -> dict[str, Any]:
-    return {name: getattr(ref, name) for name in ("epoch", "uid", "length", "tail_length", "tail_hash")}
-
-
-def file_from_row(row: dict[str, Any]) -> FileRef:
-    return FileRef(**row)
-
-
-def entry_row(entry: Entry) -> dict[str, Any]:
-    return {"file": file_row(entry.file), "records": entry.records, "masked": entry.masked, "mask": entry.mask}
-
-
-def entry_from_row(row: dict[str, Any]) -> Entry:
-    return Entry(file_from_row(row["file"]), row["records"], row["masked"], row["mask"])
+        return tuple([_ENTRIES.load(row["entry"]) for row in self.fetch(ref)])

@@ -9,62 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from functools import cache
 
-import pyarrow as pa
-
-from pyspark_ledger.files.topicfiles import (
-    ENTRY_TYPE,
-    FILE_TYPE,
-    TopicFiles,
-    entry_from_row,
-    entry_row,
-    file_from_row,
-    file_row,
-)
+from pyspark_ledger.files.topicfiles import Rows, TopicFiles
 from pyspark_ledger.metadata.records import Commit, FileRef
-
-_COMMITS = pa.schema(
-    [
-        pa.field("number", pa.int64()),
-        pa.field("id", pa.binary(16)),
-        pa.field("ledger", pa.int64()),
-        pa.field("first_entry", pa.int64()),
-        pa.field("entry_count", pa.int64()),
-        pa.field("records", pa.int64()),
-        pa.field("bytes", pa.int64()),
-        pa.field("records_before", pa.int64()),
-        pa.field("bytes_before", pa.int64()),
-        pa.field("publish_ms", pa.int64()),
-        pa.field("schema_id", pa.int64()),
-        pa.field("entries", pa.list_(ENTRY_TYPE)),
-        pa.field("entries_file", FILE_TYPE),
-        pa.field("producer", pa.string()),
-        pa.field("query", pa.string()),
-        pa.field("run", pa.string()),
-        pa.field("sequence", pa.int64()),
-        pa.field("digest", pa.binary()),
-        pa.field("forget", pa.bool_()),
-        pa.field("sequence_column", pa.string()),
-        pa.field("producer_column", pa.string()),
-        pa.field("highest", pa.map_(pa.string(), pa.int64())),
-        pa.field("highest_file", FILE_TYPE),
-        pa.field("dropped", pa.int64()),
-        pa.field("mints", pa.bool_()),
-        pa.field("tokens_before", pa.int64()),
-    ]
-)
-_ROWS = pa.schema(
-    [
-        pa.field("level", pa.int64()),
-        pa.field("ledger", pa.int64()),
-        pa.field("first_commit", pa.int64()),
-        pa.field("publish_ms", pa.int64()),
-        pa.field("records_before", pa.int64()),
-        pa.field("file", FILE_TYPE),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +26,17 @@ class IndexRow:
     publish_ms: int
     records_before: int
     file: FileRef
+
+
+# Made when first needed: tasks import this module, and read no index.
+@cache
+def _commit_rows() -> Rows[Commit]:
+    return Rows(Commit)
+
+
+@cache
+def _index_rows() -> Rows[IndexRow]:
+    return Rows(IndexRow)
 
 
 class Index:
@@ -92,7 +52,8 @@ class Index:
         yield from self._walk(rows, key, value)
 
     def commits(self, leaf: IndexRow) -> list[Commit]:
-        return [commit_from_row(row) for row in self._files.fetch(leaf.file)]
+        load = _commit_rows().load
+        return [load(row) for row in self._files.fetch(leaf.file)]
 
     def references(self, first_commit: int) -> Iterator[FileRef]:
         """Every file of the tree that reaches a commit or a later one."""
@@ -115,7 +76,8 @@ class Index:
                 yield from self._walk(self._rows(row.file), key, value)
 
     def _rows(self, ref: FileRef) -> list[IndexRow]:
-        return [IndexRow(**{**row, "file": file_from_row(row["file"])}) for row in self._files.fetch(ref)]
+        load = _index_rows().load
+        return [load(row) for row in self._files.fetch(ref)]
 
     def extended(self, leaf: IndexRow, epoch: int, fanout: int) -> tuple[FileRef, ...]:
         """Stages the files of a tree with one more leaf and returns its spine. This tree stays as it is."""
@@ -137,24 +99,11 @@ class Index:
         return (*taller[:level], self._stage([row], epoch), *taller[level + 1 :])
 
     def _stage(self, rows: list[IndexRow], epoch: int) -> FileRef:
-        return self._files.stage([{**asdict(row), "file": file_row(row.file)} for row in rows], _ROWS, epoch)
+        stored = _index_rows()
+        return self._files.stage([stored.dump(row) for row in rows], stored.schema, epoch)
 
 
 def stage_leaf(files: TopicFiles, commits: list[Commit], epoch: int) -> IndexRow:
-    first = commits[0]
-    file = files.stage([commit_row(commit) for commit in commits], _COMMITS, epoch)
+    first, rows = commits[0], _commit_rows()
+    file = files.stage([rows.dump(commit) for commit in commits], rows.schema, epoch)
     return IndexRow(0, first.ledger, first.number, first.publish_ms, first.records_before, file)
-
-
-def commit_row(commit: Commit) -> dict[str, Any]:
-    row = {name: getattr(commit, name) for name in _COMMITS.names}
-    row["entries"] = [entry_row(entry) for entry in commit.entries]
-    for name in ("entries_file", "highest_file"):
-        row[name] = file_row(row[name]) if row[name] else None
-    return row
-
-
-def commit_from_row(row: dict[str, Any]) -> Commit:
-    files = {name: file_from_row(row[name]) if row[name] else None for name in ("entries_file", "highest_file")}
-    entries = tuple(entry_from_row(entry) for entry in row["entries"])
-    return Commit(**{**row, **files, "entries": entries, "highest": tuple(row["highest"])})
