@@ -25,7 +25,7 @@ from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.metadata.port import CommitKey, Create, HeadKey, Op, Put, SchemaKey
 from pyspark_ledger.metadata.records import Commit, Entry, FileRef, Head, Schema
 from pyspark_ledger.metadata.transactions import carry_out
-from pyspark_ledger.tokens.claims import TokenClaims
+from pyspark_ledger.tokens.spending import TokenClaims
 
 logger = logging.getLogger(__name__)
 

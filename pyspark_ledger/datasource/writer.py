@@ -33,9 +33,9 @@ from pyspark_ledger.files.topicfiles import TopicFiles
 from pyspark_ledger.log import topics
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.metadata.records import Entry, FileRef, ProducerState, Topic
-from pyspark_ledger.tokens.claims import TokenClaims
 from pyspark_ledger.tokens.groups import Groups
-from pyspark_ledger.tokens.ids import Claims, check_column
+from pyspark_ledger.tokens.ids import TokenRuns, check_column
+from pyspark_ledger.tokens.spending import TokenClaims
 
 logger = logging.getLogger(__name__)
 
@@ -269,12 +269,12 @@ def stage(
         return Staged(None, rows, True, task.query, task.run)
     writer = EntryWriter(open_storage(plan.storage), plan.uuid, plan.epoch, plan.target, plan.compression)
     ranges = Ranges(plan.ids, plan.known) if plan.ids is not None else None
-    claims = Claims(f"tokenColumn '{plan.token_column}'") if plan.token_column else None
+    tokens = TokenRuns(f"tokenColumn '{plan.token_column}'") if plan.token_column else None
     rows = 0
     try:
         for batch in batches:
-            if claims is not None:
-                claims.add(batch.column(plan.token_column))
+            if tokens is not None:
+                tokens.add(batch.column(plan.token_column))
             conformed = schemas.conform(batch, plan.target)
             writer.write(conformed if ranges is None else ranges.add(conformed))
             rows += batch.num_rows
@@ -282,7 +282,7 @@ def stage(
     except BaseException:
         writer.abandon()
         raise
-    teller = ranges or claims
+    teller = ranges or tokens
     told = _tell(plan, teller.table()) if teller is not None and entry is not None else b""
     return Staged(entry, rows, False, task.query, task.run, told)
 
@@ -335,7 +335,7 @@ _groups: dict[tuple[int, int, str], Groups] = {}
 def _token_claims(log: Log, options: TokenOptions, staged: list[Staged]) -> TokenClaims:
     key = (os.getpid(), id(log), options.group)
     if key not in _groups:  # remembered: nothing is read again that nobody else has changed
-        _groups[key] = Groups.beside(log, options.group)
+        _groups[key] = Groups.in_namespace_of(log, options.group)
     wrote = [message for message in staged if message.entry is not None]
     entries = [message.entry for message in wrote if message.entry is not None]
     return TokenClaims(_groups[key], entries, [_told(log, message.told) for message in wrote], options.fan_out)

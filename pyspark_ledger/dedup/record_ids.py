@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
-from pyspark_ledger.base.arrays import flat
+from pyspark_ledger.base.arrays import one_array
 from pyspark_ledger.dedup.producers import Producers
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.files import mask
@@ -120,7 +120,7 @@ def _summary(ids: pa.Table) -> pa.Table:
     # One id is distinct, two are if they differ. For more, look.
     distinct = pc.or_(pc.equal(count, 1), pc.and_(pc.equal(count, 2), pc.less(low, high)))
     if not pc.all(distinct).as_py():
-        repeated = _repeating(flat(ids["producer"]), flat(ids["sequence"]))
+        repeated = _repeating(one_array(ids["producer"]), one_array(ids["sequence"]))
         distinct = pc.invert(pc.is_in(grouped["producer"], value_set=repeated))
     return pa.table([grouped["producer"], low, high, distinct], schema=RANGES)
 
@@ -135,7 +135,7 @@ def _repeating(producer: pa.Array, sequence: pa.Array) -> pa.Array:
         return encoded.dictionary[:0]
     rows = pa.table({"code": codes, "sequence": ids}).group_by(["code", "sequence"], use_threads=False)
     counted = rows.aggregate([([], "count_all")])
-    return encoded.dictionary.take(flat(counted.filter(pc.greater(counted["count_all"], 1))["code"]).unique())
+    return encoded.dictionary.take(one_array(counted.filter(pc.greater(counted["count_all"], 1))["code"]).unique())
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +163,10 @@ class RecordIds:
         table = pa.concat_tables([RANGES.empty_table(), *ranges]).combine_chunks()
         entry_of = [pa.repeat(pa.scalar(i, pa.int64()), part.num_rows) for i, part in enumerate(ranges)]
         self._entry = pa.chunked_array(entry_of, pa.int64()).combine_chunks()
-        encoded = flat(table["producer"]).dictionary_encode()
+        encoded = one_array(table["producer"]).dictionary_encode()
         self._names, self._codes = encoded.dictionary, encoded.indices
-        self._low, self._high = flat(table["low"]), flat(table["high"])
-        self._suspects = self._codes.filter(pc.invert(flat(table["distinct"])))
+        self._low, self._high = one_array(table["low"]), one_array(table["high"])
+        self._suspects = self._codes.filter(pc.invert(one_array(table["distinct"])))
         self._highest = self._high
         if len(self._names) < len(self._codes):
             self._compare_ranges()
@@ -181,7 +181,7 @@ class RecordIds:
         self._suspects = pa.concat_arrays([self._suspects, codes[1:].filter(meets)]).unique()
         if len(self._suspects):
             highest = pa.table({"code": codes, "high": high}).group_by("code", use_threads=False)
-            self._highest = flat(highest.aggregate([("high", "max")])["high_max"])  # in the order of codes
+            self._highest = one_array(highest.aggregate([("high", "max")])["high_max"])  # in the order of codes
         else:  # ranges that rise: the last is the highest
             self._highest = high.filter(pa.concat_arrays([pc.invert(same), pa.array([True])]))
 
@@ -189,7 +189,7 @@ class RecordIds:
         """Compares with the state before the batch; among equals inside it the first wins. Repeated in full whenever
         the state has moved on."""
         state = producers.look_up(self._names, topic)
-        last = flat(state["last"])
+        last = one_array(state["last"])
         last_of_range = last.take(self._codes)
         new = _above(self._low, last_of_range)
         old = pc.fill_null(pc.less_equal(self._high, last_of_range), False)
@@ -220,15 +220,15 @@ class RecordIds:
             return []
         parts = [self._ids(self.entries[number]) for number in numbers]
         ids = pa.concat_tables(parts).combine_chunks()
-        codes = pc.index_in(flat(ids["producer"]), value_set=self._names)
-        sequence = flat(ids["sequence"])
+        codes = pc.index_in(one_array(ids["producer"]), value_set=self._names)
+        sequence = one_array(ids["sequence"])
         kept = _above(sequence, last.take(codes))
         if len(self._suspects):
             rows = pa.table({"code": codes, "sequence": sequence, "row": pa.arange(0, len(codes))})
             rows = rows.filter(pc.and_(kept, pc.is_in(codes, value_set=self._suspects)))
             firsts = rows.group_by(["code", "sequence"], use_threads=False).aggregate([("row", "min")])
-            repeats = rows["row"].filter(pc.invert(pc.is_in(rows["row"], value_set=flat(firsts["row_min"]))))
-            kept = pc.and_not(kept, pc.is_in(pa.arange(0, len(codes)), value_set=flat(repeats)))
+            repeats = rows["row"].filter(pc.invert(pc.is_in(rows["row"], value_set=one_array(firsts["row_min"]))))
+            kept = pc.and_not(kept, pc.is_in(pa.arange(0, len(codes)), value_set=one_array(repeats)))
         starts = [0]
         for part in parts:
             starts.append(starts[-1] + part.num_rows)

@@ -30,9 +30,9 @@ from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.metadata.port import Metadata, Op
 from pyspark_ledger.outbox.entities import Entities, Loaded, Pending
-from pyspark_ledger.tokens.claims import Spending
 from pyspark_ledger.tokens.groups import Groups
-from pyspark_ledger.tokens.ids import Claims
+from pyspark_ledger.tokens.ids import TokenRuns
+from pyspark_ledger.tokens.spending import Spending
 from pyspark_ledger.tokens.tokens import Tokens
 
 
@@ -96,9 +96,9 @@ class Outbox:
         for what, value in (("message_id", message_id), ("token", token), ("entity", entity)):
             if not isinstance(value, str):
                 raise InvalidInput(f"{what} is {value!r}: it must be a string")
-        claims = Claims("token")
-        claims.add(pa.array([token], pa.string()))
-        message = _Message(self, message_id, claims.table(), handler, entity)
+        runs = TokenRuns("token")
+        runs.add(pa.array([token], pa.string()))
+        message = _Message(self, message_id, runs.table(), handler, entity)
         self._make_ready()
         while (processed := message.step()) is None:
             pass
@@ -153,8 +153,8 @@ class _Outcome:
 class _Message:
     """One call of process: steps that may each be the last one before a crash."""
 
-    def __init__(self, outbox: Outbox, id: str, claims: pa.Table, handler: Handler, entity: str) -> None:
-        self._outbox, self._id, self._claims, self._handler, self._entity = outbox, id, claims, handler, entity
+    def __init__(self, outbox: Outbox, id: str, token: pa.Table, handler: Handler, entity: str) -> None:
+        self._outbox, self._id, self._token, self._handler, self._entity = outbox, id, token, handler, entity
         self._handled: tuple[int, _Outcome] | None = None  # for which version of the entity, and what came of it
         self._dispatched = False
 
@@ -176,7 +176,7 @@ class _Message:
         """The message's token, to be consumed; None if it is gone."""
 
         def take(spending: Spending) -> Spending | None:
-            return spending if spending.take(self._claims) is None else None
+            return spending if spending.take(self._token) is None else None
 
         return Spending.decide(self._outbox.groups, take)
 

@@ -52,7 +52,7 @@ class TokenMachine(RuleBasedStateMachine):
 
     def sink(self, who: int):
         log = self.pipeline.log(self.pipeline.invoices, self.faults[who])
-        return log, Groups.beside(log, THEIRS if who == 2 else OURS)
+        return log, Groups.in_namespace_of(log, THEIRS if who == 2 else OURS)
 
     # -- what happens --------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from pyspark_ledger.errors import Conflict, CorruptData
 from pyspark_ledger.files import mask
 from pyspark_ledger.metadata.port import Op
 from pyspark_ledger.metadata.records import Entry
-from pyspark_ledger.tokens.groups import Block, Group, Groups, Moved, Numbered
+from pyspark_ledger.tokens.groups import Block, Group, GroupChanged, Groups, Numbered
 
 FEW_RUNS = 4_096  # more are decided row by row
 _ATTEMPTS = 50
@@ -47,21 +47,21 @@ class Spending:
         for _ in range(_ATTEMPTS):
             try:
                 return decision(cls(groups))
-            except Moved:
+            except GroupChanged:
                 groups.reload()
         raise Conflict(f"the tokens of group '{groups.name}' change too quickly: try again")
 
     # -- deciding ------------------------------------------------------------------------------------------
 
-    def take(self, claims: pa.Table, *, fan_out: bool = False) -> pa.BooleanArray | None:
+    def take(self, runs: pa.Table, *, fan_out: bool = False) -> pa.BooleanArray | None:
         """Takes what is there. Which rows' tokens were; None if all were. With ``fan_out`` one token may serve
         several rows."""
-        column = claims["place"].combine_chunks()
+        column = runs["place"].combine_chunks()
         places = [self._numbered(place) for place in column.dictionary.to_pylist()]
-        spans = self._spans(claims, column.indices, places)
+        spans = self._spans(runs, column.indices, places)
         if spans is not None and self._take_spans(spans, fan_out):
             return None
-        return self._take_rows(claims, column.indices, places, fan_out)
+        return self._take_rows(runs, column.indices, places, fan_out)
 
     def _numbered(self, text: str) -> Numbered | None:
         if text not in self._places:
@@ -92,13 +92,13 @@ class Spending:
         return group.number(group.log.view(), place)
 
     def _spans(
-        self, claims: pa.Table, codes: pa.Array, places: list[Numbered | None]
+        self, runs: pa.Table, codes: pa.Array, places: list[Numbered | None]
     ) -> list[tuple[Space, int, int, int]] | None:
         """The runs as (space, chunk, start, stop); None if it takes a look at rows."""
-        if claims.num_rows > FEW_RUNS:
+        if runs.num_rows > FEW_RUNS:
             return None
         spans: list[tuple[Space, int, int, int]] = []
-        columns = (column.to_pylist() for column in (codes, claims["index"], claims["length"]))
+        columns = (column.to_pylist() for column in (codes, runs["index"], runs["length"]))
         for code, index, length in zip(*columns, strict=True):
             numbered = places[code]
             if numbered is None or numbered.kept is not None or index + length > numbered.rows:
@@ -124,9 +124,9 @@ class Spending:
         return True
 
     def _take_rows(
-        self, claims: pa.Table, codes: pa.Array, places: list[Numbered | None], fan_out: bool
+        self, runs: pa.Table, codes: pa.Array, places: list[Numbered | None], fan_out: bool
     ) -> pa.BooleanArray:
-        codes, index = _expand(codes, claims["index"].combine_chunks(), claims["length"].combine_chunks())
+        codes, index = _expand(codes, runs["index"].combine_chunks(), runs["length"].combine_chunks())
         numbers = _numbers(codes, index, places)
         rows = pa.arange(0, len(codes))
         taken = [rows.slice(0, 0)]
@@ -172,9 +172,9 @@ class Spending:
                 spaces.setdefault(changed_group, {})
         ops: list[Op] = []
         for space, changed in spaces.items():
-            more, done = space.ops(changed, operation if space is group else b"")
-            ops += more
-            self._on_commit.append(done)
+            space_ops, install = space.ops(changed, operation if space is group else b"")
+            ops += space_ops
+            self._on_commit.append(install)
         return ops
 
     def guards(self) -> list[Op]:
@@ -182,16 +182,16 @@ class Spending:
         return [space.guard() for space in self._changed]
 
     def committed(self) -> None:
-        for done in self._on_commit:
-            done()
+        for install in self._on_commit:
+            install()
 
 
 class TokenClaims:
-    """The tokens of a batch whose files are staged: ``claims[i]`` are those of entry i."""
+    """The tokens of a batch whose files are staged: ``runs[i]`` are those of entry i."""
 
-    def __init__(self, groups: Groups, entries: Sequence[Entry], claims: Sequence[pa.Table], fan_out: bool) -> None:
+    def __init__(self, groups: Groups, entries: Sequence[Entry], runs: Sequence[pa.Table], fan_out: bool) -> None:
         self._groups, self._fan_out = groups, fan_out
-        self._entries, self._claims = entries, claims
+        self._entries, self._runs = entries, runs
         self._spending: Spending | None = None
 
     def judge(self) -> tuple[Accepted, list[Op]]:
@@ -202,8 +202,8 @@ class TokenClaims:
 
     def _take(self, spending: Spending) -> tuple[tuple[Entry, ...], Spending]:
         accepted = []
-        for entry, claims in zip(self._entries, self._claims, strict=True):
-            kept = spending.take(claims, fan_out=self._fan_out)
+        for entry, runs in zip(self._entries, self._runs, strict=True):
+            kept = spending.take(runs, fan_out=self._fan_out)
             cut = entry if kept is None else mask.cut(entry, kept)
             if cut is not None:
                 accepted.append(cut)
