@@ -1,12 +1,12 @@
-"""What a batch's tokens decide: which of its records are appended, and what is consumed with them.
+"""Consuming tokens: which of them are present, and the ops that consume those in one transaction.
 
-Entries are looked at in order, against the state and what the batch itself has taken so far. Runs of tokens that are
-all free, as in a topic that is read in order, are decided run by run; everything else row by row, in Arrow.
+Tokens are taken in order, compared with what is consumed already and with what was taken before. Runs of tokens that
+are all present, as in a topic that is read in order, are decided run by run; everything else row by row, in Arrow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from typing import TypeVar
@@ -16,11 +16,8 @@ import pyarrow.compute as pc
 
 from pyspark_ledger.base.bitmap import Bitmap
 from pyspark_ledger.base.token_prefix import TokenPrefix
-from pyspark_ledger.dedup.record_ids import Accepted
 from pyspark_ledger.errors import Conflict, CorruptData
-from pyspark_ledger.files import mask
 from pyspark_ledger.metadata.port import Op
-from pyspark_ledger.metadata.records import Entry
 from pyspark_ledger.tokens.groups import Block, Group, GroupChanged, Groups, Numbered
 
 FEW_RUNS = 4_096  # more are decided row by row
@@ -184,38 +181,6 @@ class Spending:
     def committed(self) -> None:
         for install in self._on_commit:
             install()
-
-
-class TokenClaims:
-    """The tokens of a batch whose files are staged: ``runs[i]`` are those of entry i."""
-
-    def __init__(self, groups: Groups, entries: Sequence[Entry], runs: Sequence[pa.Table], fan_out: bool) -> None:
-        self._groups, self._fan_out = groups, fan_out
-        self._entries, self._runs = entries, runs
-        self._spending: Spending | None = None
-
-    def judge(self) -> tuple[Accepted, list[Op]]:
-        """What is appended, and the ops that consume its tokens in the same transaction (I11)."""
-        entries, self._spending = Spending.decide(self._groups, self._take)
-        dropped = sum(entry.records for entry in self._entries) - sum(entry.kept for entry in entries)
-        return Accepted(entries, dropped), self._spending.ops()
-
-    def _take(self, spending: Spending) -> tuple[tuple[Entry, ...], Spending]:
-        accepted = []
-        for entry, runs in zip(self._entries, self._runs, strict=True):
-            kept = spending.take(runs, fan_out=self._fan_out)
-            cut = entry if kept is None else mask.cut(entry, kept)
-            if cut is not None:
-                accepted.append(cut)
-        return tuple(accepted), spending
-
-    def committed(self) -> None:
-        assert self._spending is not None
-        self._spending.committed()
-
-    def lost(self) -> None:
-        """Somebody was faster, perhaps in a group: look at them again."""
-        self._groups.reload()
 
 
 def _expand(codes: pa.Array, index: pa.Array, length: pa.Array) -> tuple[pa.Array, pa.Array]:

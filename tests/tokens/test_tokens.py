@@ -23,7 +23,7 @@ from pyspark_ledger.testing import memory
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.groups import Groups
 from pyspark_ledger.tokens.tokens import Tokens
-from tests.support.pipeline import TINY, Pipeline, claiming, token_runs
+from tests.support.pipeline import TINY, Pipeline, batch_with_tokens, token_runs
 
 
 @pytest.fixture
@@ -87,12 +87,10 @@ def test_a_token_that_never_existed_is_a_duplicate(pipeline):
 def test_rows_that_were_masked_have_no_tokens_and_are_not_counted(pipeline):
     tokens = pipeline.order(*range(4))
     log = pipeline.log(pipeline.invoices)
-    minted = replace(claiming(log, [[(n, tokens[n]) for n in (0, 1)]], Groups.in_namespace_of(log, "g")), mints=True)
-    protocol.append(log, minted)
-    minted = replace(
-        claiming(log, [[(n, tokens[n]) for n in (0, 2, 1, 3)]], Groups.in_namespace_of(log, "g")), mints=True
-    )
-    protocol.append(log, minted)  # rows 0 and 2 are masked
+    for numbers in ((0, 1), (0, 2, 1, 3)):  # of the second batch rows 0 and 2 are masked
+        groups = Groups.in_namespace_of(log, "g")
+        rows = [(n, tokens[n]) for n in numbers]
+        protocol.append(log, batch_with_tokens(log, [rows], groups, mints=True))
     shipments = Tokens(log, "shipments")
     seconds = [TokenPrefix(pipeline.invoices.uuid, 0, 1).token(index) for index in range(4)]
     assert shipments.present(seconds) == [False, True, False, True]
@@ -273,7 +271,7 @@ def test_a_rival_in_the_group_settles_an_unknown_outcome_for_good_I11_I14(pipeli
     log = pipeline.log(pipeline.invoices, faults)
     groups = Groups.in_namespace_of(log, "invoices")
     groups.group(pipeline.orders.uuid)
-    batch = claiming(log, [list(zip([1, 2], tokens, strict=True))], groups)
+    batch = batch_with_tokens(log, [list(zip([1, 2], tokens, strict=True))], groups)
     rival_took: list[bool] = []
     before(log.metadata, "sync", lambda: rival_took.extend(pipeline.tokens().consume([tokens[0]])))
     faults.next_transact(fault)
@@ -424,7 +422,7 @@ def test_a_chunk_that_was_folded_meanwhile_cannot_be_made_again_I11(pipeline):
         assert pipeline.tokens().consume([token]) == [True]
     assert len(pipeline.nodes()) == 1
     log = pipeline.log(pipeline.invoices)
-    protocol.append(log, claiming(log, [list(enumerate(tokens))], stale))
+    protocol.append(log, batch_with_tokens(log, [list(enumerate(tokens))], stale))
     assert pipeline.invoiced() == []
 
 
