@@ -8,16 +8,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pyspark_ledger.base import names
 from pyspark_ledger.base.position import Position
+from pyspark_ledger.cursors.attachment import SubscriptionType
 from pyspark_ledger.datasource.offsets import FORMAT
 from pyspark_ledger.dedup.id_ranges import IdColumns
 from pyspark_ledger.errors import InvalidInput
-
-if TYPE_CHECKING:  # executors unpickle options, and have no use for cursors
-    from pyspark_ledger.cursors.attachment import SubscriptionType
 
 T = TypeVar("T")
 

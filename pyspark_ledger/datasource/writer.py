@@ -4,25 +4,22 @@ A write is a plan (``write_plan``, on the driver), tasks that stage entry files 
 (``write_commit``, on the driver). Spark makes a new writer for every batch and another for its commit, so what they
 share travels in the plan and in the tasks' messages.
 
-Executors import this module, so it imports nothing that only the driver needs.
+Executors import this module to unpickle a writer, so it imports nothing that only the driver needs, and a writer keeps
+the options as text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pyspark_ledger.datasource.executor.staging import Staged, TaskOrigin, WritePlan, spark_producer, stage
 
-if TYPE_CHECKING:
-    from pyspark_ledger.datasource.options import WriteOptions
-
 
 class LedgerStreamWriter(DataSourceStreamArrowWriter):
-    def __init__(self, options: WriteOptions, plan: WritePlan) -> None:
+    def __init__(self, options: Mapping[str, str], plan: WritePlan) -> None:
         self._options, self._plan = options, plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
@@ -30,25 +27,27 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
         return stage(self._plan, iterator, origin, self._plan.producer or spark_producer(origin.query), origin.batch)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        from pyspark_ledger.datasource.options import WriteOptions
         from pyspark_ledger.datasource.write_commit import commit_stream
 
-        commit_stream(self._options, self._plan, _staged(messages), batchId)
+        commit_stream(WriteOptions.parse(self._options), self._plan, _staged(messages), batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Deletes nothing: Spark also aborts after a commit whose outcome it does not know. gc cleans up."""
 
 
 class LedgerBatchWriter(DataSourceArrowWriter):
-    def __init__(self, options: WriteOptions, plan: WritePlan) -> None:
+    def __init__(self, options: Mapping[str, str], plan: WritePlan) -> None:
         self._options, self._plan = options, plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         return stage(self._plan, iterator, TaskOrigin.current(), self._plan.producer, self._plan.sequence)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        from pyspark_ledger.datasource.options import WriteOptions
         from pyspark_ledger.datasource.write_commit import commit_batch
 
-        commit_batch(self._options, self._plan, _staged(messages))
+        commit_batch(WriteOptions.parse(self._options), self._plan, _staged(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Deletes nothing, as in a stream."""
