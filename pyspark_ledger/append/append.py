@@ -43,7 +43,7 @@ class AppendResult:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCommit:
-    """One transaction, or a topic's part in one, and what must be known to tell later whether it was applied."""
+    """One transaction, or a topic's part in one, and what is needed to find out later whether it was applied."""
 
     version: int  # of the head that it was decided from
     head: Head  # as it will be
@@ -134,7 +134,7 @@ def finish(log: Log, prepared: PreparedCommit) -> AppendResult:
 
 def _nothing_added(log: Log, view: View, batch: StagedBatch, verdict: Verdict) -> AppendResult:
     logger.info(
-        "duplicate topic=%s producer=%s dropped=%d: all of it is in the log already",
+        "duplicate topic=%s producer=%s dropped=%d: nothing of it is new",
         log.topic.name, batch.producer, verdict.dropped,
     )  # fmt: skip
     return AppendResult(view.head.end, 0, True, view.head.last_publish_ms, verdict.dropped)
@@ -226,7 +226,7 @@ def check_epochs(head: Head, files: Iterable[FileRef]) -> None:
         if file.epoch > head.gc_epoch:
             raise DataLoss(
                 f"topic '{head.name}': a file was staged in gc epoch {file.epoch}, but ZooKeeper says "
-                f"{head.gc_epoch}: it was set back to an older state. Writers stop until it is repaired",
+                f"{head.gc_epoch}: it was rolled back to an older state. Writers stop until it is repaired",
                 "LEDGER_SET_BACK",
             )
 
@@ -239,7 +239,7 @@ def _commit(log: Log, prepared: PreparedCommit, deadline: Deadline) -> bool:
         view = log.refresh(sync=True)
         if view.version == prepared.version:
             return None
-        # The version has moved on: a commit that is not in the log by now can never be.
+        # The head has another version now: a commit that is not in the log yet will never be.
         if view.head.next_commit <= number:
             return False
         return log.commit(view, number).id == prepared.commit.id

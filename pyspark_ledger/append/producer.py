@@ -37,7 +37,7 @@ class Sent:
 
 
 class Receipt:
-    """The promise of one record. It is kept at the next flush; :meth:`result` flushes if that has not come yet."""
+    """Says where one record is, once it was flushed; :meth:`result` flushes if that has not happened yet."""
 
     __slots__ = ("_producer", "_sent", "sequence_id")
 
@@ -55,7 +55,7 @@ class Receipt:
             raise InvalidInput("the record was discarded before it was in the log", "LEDGER_DISCARDED")
         return self._sent
 
-    def _keep(self, sent: Sent) -> None:
+    def _confirm(self, sent: Sent) -> None:
         self._sent = sent
 
 
@@ -156,7 +156,7 @@ class Producer:
     def _sent_before(self, sequence_id: int) -> Receipt:
         if self._persisted is not None and sequence_id <= self._persisted:
             return Receipt(self, sequence_id, Sent(sequence_id, None, duplicate=True))
-        # Under way: the first promise holds for both, and is kept when the outcome is known.
+        # Sent and not confirmed yet: both callers get the same receipt.
         for receipt in reversed(self._waiting.receipts):
             if receipt.sequence_id == sequence_id:
                 return receipt
@@ -308,7 +308,7 @@ class Producer:
 
 
 def _confirm(receipts: list[Receipt], appended: AppendResult) -> None:
-    """Tells every record of a flush where it is. Its entry is the only one of its commit, if there is a commit."""
+    """Says for every record of a flush where it is. Its entry is the only one of its commit, if there is a commit."""
     kept = None
     if appended.dropped:
         entry = next(iter(appended.entries), None)
@@ -316,6 +316,6 @@ def _confirm(receipts: list[Receipt], appended: AppendResult) -> None:
     start = appended.start
     for index, receipt in enumerate(receipts):
         if kept is None or kept[index]:
-            receipt._keep(Sent(receipt.sequence_id, Position(start.ledger, start.entry, index)))
+            receipt._confirm(Sent(receipt.sequence_id, Position(start.ledger, start.entry, index)))
         else:
-            receipt._keep(Sent(receipt.sequence_id, None, duplicate=True))
+            receipt._confirm(Sent(receipt.sequence_id, None, duplicate=True))

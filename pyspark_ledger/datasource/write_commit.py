@@ -59,7 +59,7 @@ def _commit(
     log = writer_log(options)
     if log.topic.uuid != plan.uuid:
         raise Conflict(
-            f"topic '{options.topic}' was deleted and made again while the batch was written: run it again",
+            f"topic '{options.topic}' was deleted and recreated while the batch was written: run it again",
             "LEDGER_TOPIC_RECREATED",
         )
     batch = StagedBatch(

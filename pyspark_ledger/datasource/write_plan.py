@@ -102,7 +102,7 @@ def writer_log(options: WriteOptions, schema: pa.Schema | None = None) -> Log:
         try:
             log.view(0 if schema is not None else FRESH_S)
         except NotFound:
-            log = None  # deleted, and perhaps made again
+            log = None  # deleted, and perhaps recreated
     if log is None:
         if schema is not None:
             _ensure_topic(client, options, schema)

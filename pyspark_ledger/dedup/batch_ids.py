@@ -10,7 +10,7 @@ from pyspark_ledger.metadata.records import ProducerState
 
 @dataclass(frozen=True, slots=True)
 class BatchId:
-    """What tells a producer's batch from its other batches. For the Spark sink, the sequence id is the batch id."""
+    """What distinguishes a producer's batch from its others. For the Spark sink, the sequence id is the batch id."""
 
     sequence: int
     query: str = ""

@@ -107,7 +107,7 @@ def _summary(ids: pa.Table) -> pa.Table:
         [("sequence", "min"), ("sequence", "max"), ("sequence", "count")]
     )
     low, high, count = grouped["sequence_min"], grouped["sequence_max"], grouped["sequence_count"]
-    # One id is distinct, two are if they differ. For more, look.
+    # One id is distinct, two are if they differ. More have to be compared.
     distinct = pc.or_(pc.equal(count, 1), pc.and_(pc.equal(count, 2), pc.less(low, high)))
     if not pc.all(distinct).as_py():
         repeated = _repeating(one_array(ids["producer"]), one_array(ids["sequence"]))

@@ -117,7 +117,7 @@ class Group:
         try:
             return self._blobs(chunk).fetch(record.file)
         except CorruptData as error:
-            # Swept, because the node has moved on? Then its version says so.
+            # The file is deleted once the node names another one: read the node to see whether it does.
             self.log.metadata.sync()
             now = self.log.metadata.read(TokenChunkKey(self.log.topic.uuid, self.name, chunk))
             if now is not None and now.record.file == record.file:

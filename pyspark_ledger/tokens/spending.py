@@ -79,7 +79,7 @@ class Spending:
         if group is None:
             return None
         if group not in self._looked:
-            # A picture may be too old to know the place, or so old that gc has deleted what it names.
+            # What is in memory may be too old to know the place, or so old that gc has deleted the files it names.
             with suppress(CorruptData):
                 found = group.number(group.log.view(), place)
                 if found is not None:
