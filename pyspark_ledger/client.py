@@ -17,7 +17,8 @@ from typing import get_args
 
 import pyarrow as pa
 
-from pyspark_ledger.append import append
+from pyspark_ledger.append.admission import ForgetProducer, StagedBatch
+from pyspark_ledger.append.append import append
 from pyspark_ledger.append.producer import Producer
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.limits import DEFAULT_LIMITS, Limits
@@ -208,7 +209,7 @@ class LedgerClient:
         if states.get(name) is None and not states.is_evicted(name):
             known = ", ".join(state.name for state in states.all()[:10]) or "none"
             raise InvalidInput(f"topic '{topic}' knows no producer '{name}': {known}", "LEDGER_PRODUCER_NOT_FOUND")
-        append.append(log, append.Batch(id=self._clock.new_id(), producer=name, forget=True))
+        append(log, StagedBatch(self._clock.new_id(), producer=name, admission=ForgetProducer()))
 
     def compact(
         self,

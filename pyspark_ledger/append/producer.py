@@ -8,9 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from pyspark_ledger.append.append import STAGED_TOO_LONG_AGO, Appended, Batch, append, check_allowed
+from pyspark_ledger.append.admission import ByRecordIds, StagedBatch, check_deduplicates
+from pyspark_ledger.append.append import STAGED_TOO_LONG_AGO, AppendResult, append
 from pyspark_ledger.base.position import Position
-from pyspark_ledger.dedup.record_ids import IdColumns, Ranges, RecordIds
+from pyspark_ledger.dedup.id_ranges import IdColumns, IdRanges
+from pyspark_ledger.dedup.record_ids import RecordIds
 from pyspark_ledger.errors import Conflict, InvalidInput, LedgerError, OutcomeUnknown
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import stage_entry
@@ -35,7 +37,7 @@ class Sent:
 
 
 class Receipt:
-    """The promise of one record. It is kept at the next flush; :meth:`result` flushes if that has not come yet."""
+    """Says where one record is, once it was flushed; :meth:`result` flushes if that has not happened yet."""
 
     __slots__ = ("_producer", "_sent", "sequence_id")
 
@@ -53,7 +55,7 @@ class Receipt:
             raise InvalidInput("the record was discarded before it was in the log", "LEDGER_DISCARDED")
         return self._sent
 
-    def _keep(self, sent: Sent) -> None:
+    def _confirm(self, sent: Sent) -> None:
         self._sent = sent
 
 
@@ -109,7 +111,7 @@ class Producer:
         """The last id in the log, from the dedup state: what a producer needs to go on after a crash."""
         self._log.refresh(sync=True)
         view, producers = self._log.producers()
-        check_allowed(self._log, view)
+        check_deduplicates(self._log, view)
         return producers.last_sequence(self.name, self._log.topic.name)
 
     def _start_at(self, initial: int | None) -> int | None:
@@ -154,7 +156,7 @@ class Producer:
     def _sent_before(self, sequence_id: int) -> Receipt:
         if self._persisted is not None and sequence_id <= self._persisted:
             return Receipt(self, sequence_id, Sent(sequence_id, None, duplicate=True))
-        # Under way: the first promise holds for both, and is kept when the outcome is known.
+        # Sent and not confirmed yet: both callers get the same receipt.
         for receipt in reversed(self._waiting.receipts):
             if receipt.sequence_id == sequence_id:
                 return receipt
@@ -164,7 +166,7 @@ class Producer:
             "LEDGER_SEQUENCE_BEHIND",
         )
 
-    def send_batch(self, batch: pa.RecordBatch | pa.Table) -> Appended:
+    def send_batch(self, batch: pa.RecordBatch | pa.Table) -> AppendResult:
         """Appends Arrow data at once, in one commit, after what is waiting. If it raises, the data is waiting too."""
         self._check_open()
         self._check_mode(None)
@@ -179,7 +181,7 @@ class Producer:
         assert appended is not None
         return appended
 
-    def flush(self) -> Appended | None:
+    def flush(self) -> AppendResult | None:
         """Returns when everything sent so far is in the log; None if there was nothing to do. If it raises, what was
         sent is still waiting: flush again, or :meth:`discard` it."""
         self._check_open()
@@ -221,7 +223,7 @@ class Producer:
 
     # -- behind it -----------------------------------------------------------------------------------------
 
-    def _append(self, batches: list[pa.RecordBatch], ids: pa.Array | None) -> Appended:
+    def _append(self, batches: list[pa.RecordBatch], ids: pa.Array | None) -> AppendResult:
         target = self._target(batches[0].schema)
         for attempt in range(_STAGINGS):
             try:
@@ -242,27 +244,27 @@ class Producer:
                 self._log.refresh(sync=True)
         raise AssertionError("not reached")
 
-    def _try_append(self, batches: list[pa.RecordBatch], target: pa.Schema, ids: pa.Array | None) -> Appended:
+    def _try_append(self, batches: list[pa.RecordBatch], target: pa.Schema, ids: pa.Array | None) -> AppendResult:
         commit_id = self._log.clock.new_id()
         if ids is None:
             entry = self._stage(batches)
-            return append(self._log, Batch(commit_id, (entry,), target, producer=self.name, mints=self._mints))
+            return append(self._log, StagedBatch(commit_id, (entry,), target, producer=self.name, mints=self._mints))
         columns = IdColumns(schemas.SEQUENCE, producer=self.name)
         numbered = schemas.with_sequence(batches, ids)
         entry = self._stage(numbered)
-        ranges = Ranges(columns)
+        ranges = IdRanges(columns)
         for batch in numbered:
             ranges.add(batch)
+        record_ids = RecordIds(columns, [ranges.table()], self._log.storage, self._log.topic.uuid)
         return append(
             self._log,
-            Batch(
+            StagedBatch(
                 commit_id,
                 (entry,),
                 target,
-                ids=RecordIds(columns, [entry], [ranges.table()], self._log.storage, self._log.topic.uuid),
-                exclusive=not self._explicit and not self._waiting.tried,
                 producer=self.name,
                 mints=self._mints,
+                admission=ByRecordIds(record_ids, exclusive=not self._explicit and not self._waiting.tried),
             ),
         )
 
@@ -305,8 +307,8 @@ class Producer:
         self._closed = True
 
 
-def _confirm(receipts: list[Receipt], appended: Appended) -> None:
-    """Tells every record of a flush where it is. Its entry is the only one of its commit, if there is a commit."""
+def _confirm(receipts: list[Receipt], appended: AppendResult) -> None:
+    """Says for every record of a flush where it is. Its entry is the only one of its commit, if there is a commit."""
     kept = None
     if appended.dropped:
         entry = next(iter(appended.entries), None)
@@ -314,6 +316,6 @@ def _confirm(receipts: list[Receipt], appended: Appended) -> None:
     start = appended.start
     for index, receipt in enumerate(receipts):
         if kept is None or kept[index]:
-            receipt._keep(Sent(receipt.sequence_id, Position(start.ledger, start.entry, index)))
+            receipt._confirm(Sent(receipt.sequence_id, Position(start.ledger, start.entry, index)))
         else:
-            receipt._keep(Sent(receipt.sequence_id, None, duplicate=True))
+            receipt._confirm(Sent(receipt.sequence_id, None, duplicate=True))

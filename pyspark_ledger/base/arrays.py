@@ -5,6 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 
 
-def flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """One array, copied only if it is not one already."""
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

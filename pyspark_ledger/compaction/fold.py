@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
-from pyspark_ledger.base.arrays import flat
+from pyspark_ledger.base.arrays import one_array
 
 _MERGE_ROWS = 1 << 20  # so much is gathered before it is folded in
 _SPILL_ROWS = 2 << 20  # keys that are held in memory
@@ -78,8 +78,8 @@ class Fold:
         for part in self._spill.ranges() if self._spill.runs else [self._state]:
             if part is not None:
                 state = self._reduced(part)
-                records.append(flat(state.filter(pc.invert(state["tombstone"]))["row"]))
-                tombstones.append(flat(state.filter(state["tombstone"])["row"]))
+                records.append(one_array(state.filter(pc.invert(state["tombstone"]))["row"]))
+                tombstones.append(one_array(state.filter(state["tombstone"])["row"]))
         self._spill.close()
         return Survivors(_sorted(records), _sorted(tombstones))
 
@@ -117,7 +117,7 @@ class _Spill:
         """Keys that cut the whole into ranges of about the same size."""
         total = sum(run.num_rows for run in self.runs)
         every = max(1, _SPILL_ROWS // 64)
-        sample = pa.concat_arrays([flat(run["key"]).take(pa.arange(0, run.num_rows, every)) for run in self.runs])
+        sample = pa.concat_arrays([one_array(run["key"]).take(pa.arange(0, run.num_rows, every)) for run in self.runs])
         ordered = sample.take(pc.array_sort_indices(sample)).unique()
         wanted = min(-(-total // _SPILL_ROWS), len(ordered))
         return [ordered[len(ordered) * number // wanted] for number in range(1, wanted)]
@@ -145,17 +145,17 @@ def _last_rows(rows: pa.Table) -> pa.Table:
 def _best_versions(rows: pa.Table) -> pa.Table:
     """At most two rows per key: its last tombstone, and the best of what came after that. The tombstone matters even
     then: a reader that has seen a higher version before it must learn that this no longer counts."""
-    codes = flat(rows["key"]).dictionary_encode().indices
+    codes = one_array(rows["key"]).dictionary_encode().indices
     rows = rows.append_column("code", codes)
     gone = rows.filter(rows["tombstone"]).group_by("code", use_threads=False).aggregate([("row", "max")])
-    at = pc.index_in(codes, value_set=flat(gone["code"]))
-    since = pc.fill_null(flat(gone["row_max"]).take(at), -1)
-    alive = rows.filter(pc.and_not(pc.greater(flat(rows["row"]), since), flat(rows["tombstone"])))
+    at = pc.index_in(codes, value_set=one_array(gone["code"]))
+    since = pc.fill_null(one_array(gone["row_max"]).take(at), -1)
+    alive = rows.filter(pc.and_not(pc.greater(one_array(rows["row"]), since), one_array(rows["tombstone"])))
     best = alive.group_by("code", use_threads=False).aggregate([("version", "max")])
-    top = flat(best["version_max"]).take(pc.index_in(flat(alive["code"]), value_set=flat(best["code"])))
-    equal = pc.or_(pc.fill_null(pc.equal(flat(alive["version"]), top), False), pc.is_null(top))
+    top = one_array(best["version_max"]).take(pc.index_in(one_array(alive["code"]), value_set=one_array(best["code"])))
+    equal = pc.or_(pc.fill_null(pc.equal(one_array(alive["version"]), top), False), pc.is_null(top))
     winners = alive.filter(equal).group_by("code", use_threads=False).aggregate([("row", "max")])
-    kept = pa.concat_arrays([flat(gone["row_max"]), flat(winners["row_max"])])
+    kept = pa.concat_arrays([one_array(gone["row_max"]), one_array(winners["row_max"])])
     return rows.filter(pc.is_in(rows["row"], value_set=kept)).drop_columns(["code"])
 
 

@@ -49,17 +49,19 @@ class LedgerDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pyspark_ledger.datasource.options import WriteOptions
-        from pyspark_ledger.datasource.writer import LedgerBatchWriter, plan_write
+        from pyspark_ledger.datasource.write_plan import plan_write
+        from pyspark_ledger.datasource.writer import LedgerBatchWriter
 
-        options = WriteOptions.parse(self.options)
-        return LedgerBatchWriter(options, plan_write(options, schema, overwrite=overwrite, stream=False))
+        plan = plan_write(WriteOptions.parse(self.options), schema, overwrite=overwrite, stream=False)
+        return LedgerBatchWriter(dict(self.options), plan)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from pyspark_ledger.datasource.options import WriteOptions
-        from pyspark_ledger.datasource.writer import LedgerStreamWriter, plan_write
+        from pyspark_ledger.datasource.write_plan import plan_write
+        from pyspark_ledger.datasource.writer import LedgerStreamWriter
 
-        options = WriteOptions.parse(self.options)
-        return LedgerStreamWriter(options, plan_write(options, schema, overwrite=overwrite, stream=True))
+        plan = plan_write(WriteOptions.parse(self.options), schema, overwrite=overwrite, stream=True)
+        return LedgerStreamWriter(dict(self.options), plan)
 
 
 def register(spark: SparkSession) -> None:

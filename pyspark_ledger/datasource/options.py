@@ -14,7 +14,7 @@ from pyspark_ledger.base import names
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.cursors.attachment import SubscriptionType
 from pyspark_ledger.datasource.offsets import FORMAT
-from pyspark_ledger.dedup.record_ids import IdColumns
+from pyspark_ledger.dedup.id_ranges import IdColumns
 from pyspark_ledger.errors import InvalidInput
 
 T = TypeVar("T")

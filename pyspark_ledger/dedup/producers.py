@@ -1,4 +1,4 @@
-"""Deduplication by sequence id (PIP-6): who wrote what last, and what that says about the next batch.
+"""The producers' state (PIP-6): the last sequence id of each, and whose it is.
 
 There is one truth: the snapshot attached to the dedup cursor's mark-delete position, plus what the commits
 after it add.
@@ -7,8 +7,6 @@ after it add.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import Enum
 from functools import cache
 
 import pyarrow as pa
@@ -17,8 +15,9 @@ import xxhash
 
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.position import Position
+from pyspark_ledger.dedup.batch_ids import owner
 from pyspark_ledger.dedup.sequences import Sequences
-from pyspark_ledger.errors import Conflict, Fenced
+from pyspark_ledger.errors import Conflict
 from pyspark_ledger.files.topicfiles import Rows, TopicFiles
 from pyspark_ledger.metadata.records import Commit, DedupSnapshot, ProducerState
 
@@ -26,79 +25,6 @@ from pyspark_ledger.metadata.records import Commit, DedupSnapshot, ProducerState
 @cache  # made when first needed: tasks import this module, and read no snapshot
 def _rows() -> Rows[ProducerState]:
     return Rows(ProducerState)
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What a writer says of the batch it brings."""
-
-    producer: str
-    sequence: int
-    query: str = ""
-    run: str = ""
-    digest: bytes = b""  # empty: the offset log could not be read
-
-
-class Verdict(Enum):
-    NEW = "new"
-    REPLAY = "replay"
-
-
-def judge(state: ProducerState | None, claim: Claim, records: int | None, topic: str) -> Verdict:
-    """Is this batch new, or the last one again? Anything else is an error that says what to do: dropping
-    it silently would lose data, taking it would double it.
-
-    ``records`` is None when the writer did not count because the digests agree.
-    """
-    if state is None:
-        return Verdict.NEW
-    if state.per_record:
-        raise Conflict(
-            f"producer '{claim.producer}' of topic '{topic}' numbers single records (the last is {state.sequence}), "
-            f"and {_query(claim.query)} would number whole batches with it: choose another producerName, or let it go "
-            f"with client.forget_producer('{topic}', '{claim.producer}')",
-            "LEDGER_PRODUCER_OWNED",
-        )
-    if claim.query != state.query:
-        raise Conflict(
-            f"producer '{claim.producer}' of topic '{topic}' belongs to {_query(state.query)} (last sequence id "
-            f"{state.sequence}), and {_query(claim.query)} now writes with it. If that is the same job with a new "
-            f"checkpoint, its batch ids started again and cannot be told from old ones: choose another producerName, "
-            f"or let the old one go with client.forget_producer('{topic}', '{claim.producer}')",
-            "LEDGER_PRODUCER_OWNED",
-        )
-    if claim.run and claim.run in state.past_runs:
-        raise Fenced(
-            f"run {claim.run} of {_query(claim.query)} was replaced by run {state.run}, which has written sequence id "
-            f"{state.sequence} to topic '{topic}': this one must stop; nothing was changed",
-            "LEDGER_PRODUCER_FENCED",
-        )
-    if claim.sequence > state.sequence:
-        return Verdict.NEW
-    if claim.sequence < state.sequence:
-        raise Conflict(
-            f"producer '{claim.producer}' has written sequence id {state.sequence} to topic '{topic}' and now brings "
-            f"{claim.sequence}: an older copy of the checkpoint was restored, or another job uses the name. Restore "
-            f"the newest checkpoint, or start with a new checkpoint and another producerName",
-            "LEDGER_SEQUENCE_BEHIND",
-        )
-    if claim.digest and state.digest:
-        same = claim.digest == state.digest
-    else:
-        same = records is not None and records == state.records
-    if same:
-        return Verdict.REPLAY
-    raise Conflict(
-        f"producer '{claim.producer}' brings sequence id {claim.sequence} to topic '{topic}' a second time, with other "
-        f"data ({'other offsets' if claim.digest and state.digest else f'{records} records'}, the log has "
-        f"{state.records} records): an older copy of the checkpoint was restored, or the input of a finished batch "
-        f"changed. Restore the newest checkpoint, or start with a new checkpoint and another producerName",
-        "LEDGER_SEQUENCE_REUSED",
-    )
-
-
-def _query(query: str) -> str:
-    return f"query {query}" if query else "a batch job"
 
 
 class Producers:
@@ -286,7 +212,7 @@ def _fingerprint(name: str) -> int:
 
 def _owned_by_batches(state: ProducerState, topic: str) -> Conflict:
     return Conflict(
-        f"producer '{state.name}' of topic '{topic}' belongs to {_query(state.query)}, which numbers whole batches: it "
+        f"producer '{state.name}' of topic '{topic}' belongs to {owner(state.query)}, which numbers whole batches: it "
         "cannot number records too. Choose another producer name, or let this one go with "
         f"client.forget_producer('{topic}', '{state.name}')",
         "LEDGER_PRODUCER_OWNED",

@@ -18,7 +18,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pyspark_ledger.append.append import STAGED_TOO_LONG_AGO, Batch, done, prepare
+from pyspark_ledger.append.admission import StagedBatch
+from pyspark_ledger.append.append import STAGED_TOO_LONG_AGO, finish, prepare
 from pyspark_ledger.base import names
 from pyspark_ledger.base.clock import Clock
 from pyspark_ledger.base.limits import Limits
@@ -30,9 +31,9 @@ from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.metadata.port import Metadata, Op
 from pyspark_ledger.outbox.entities import Entities, Loaded, Pending
-from pyspark_ledger.tokens.claims import Spending
 from pyspark_ledger.tokens.groups import Groups
-from pyspark_ledger.tokens.ids import Claims
+from pyspark_ledger.tokens.ids import TokenRuns
+from pyspark_ledger.tokens.spending import Spending
 from pyspark_ledger.tokens.tokens import Tokens
 
 
@@ -96,9 +97,9 @@ class Outbox:
         for what, value in (("message_id", message_id), ("token", token), ("entity", entity)):
             if not isinstance(value, str):
                 raise InvalidInput(f"{what} is {value!r}: it must be a string")
-        claims = Claims("token")
-        claims.add(pa.array([token], pa.string()))
-        message = _Message(self, message_id, claims.table(), handler, entity)
+        runs = TokenRuns("token")
+        runs.add(pa.array([token], pa.string()))
+        message = _Message(self, message_id, runs.table(), handler, entity)
         self._make_ready()
         while (processed := message.step()) is None:
             pass
@@ -146,15 +147,15 @@ class _Outcome:
     """What a handler returned, checked, and staged as far as it can be."""
 
     state: Any
-    batches: list[tuple[Log, Batch]]
+    batches: list[tuple[Log, StagedBatch]]
     payloads: tuple[Any, ...]
 
 
 class _Message:
     """One call of process: steps that may each be the last one before a crash."""
 
-    def __init__(self, outbox: Outbox, id: str, claims: pa.Table, handler: Handler, entity: str) -> None:
-        self._outbox, self._id, self._claims, self._handler, self._entity = outbox, id, claims, handler, entity
+    def __init__(self, outbox: Outbox, id: str, token: pa.Table, handler: Handler, entity: str) -> None:
+        self._outbox, self._id, self._token, self._handler, self._entity = outbox, id, token, handler, entity
         self._handled: tuple[int, _Outcome] | None = None  # for which version of the entity, and what came of it
         self._dispatched = False
 
@@ -176,7 +177,7 @@ class _Message:
         """The message's token, to be consumed; None if it is gone."""
 
         def take(spending: Spending) -> Spending | None:
-            return spending if spending.take(self._claims) is None else None
+            return spending if spending.take(self._token) is None else None
 
         return Spending.decide(self._outbox.groups, take)
 
@@ -186,14 +187,14 @@ class _Message:
         outcome = self._run(loaded)
         content = replace(loaded.content, state=outcome.state)
         try:
-            attempts = [(log, prepare(log, batch)) for log, batch in outcome.batches]
+            appends = [(log, prepare(log, batch)) for log, batch in outcome.batches]
         except Conflict as conflict:
             if conflict.code != STAGED_TOO_LONG_AGO:
                 raise
             self._handled = None  # gc ran twice meanwhile: stage again
             self._outbox.look_again()
             return None
-        ops: list[Op] = [op for _, attempt in attempts for op in attempt.ops]
+        ops: list[Op] = [op for _, prepared in appends for op in prepared.ops]
         if outcome.payloads:
             pending, minting = self._first_pending(outcome.payloads)
             content, ops = content.with_pending(self._id, pending), [*ops, *minting, *spending.guards()]
@@ -202,8 +203,8 @@ class _Message:
         if not self._outbox.entities.change(self._entity, loaded, content, ops):
             self._outbox.look_again()
             return None
-        for log, attempt in attempts:
-            done(log, attempt)
+        for log, prepared in appends:
+            finish(log, prepared)
         if outcome.payloads:
             return None
         spending.committed()
@@ -231,10 +232,10 @@ class _Message:
             state, [(logs[topic], self._batch(logs[topic], table)) for topic, table in tables.items()], payloads
         )
 
-    def _batch(self, log: Log, rows: pa.RecordBatch) -> Batch:
+    def _batch(self, log: Log, rows: pa.RecordBatch) -> StagedBatch:
         epoch = log.view().head.gc_epoch
         entry = stage_entry(log.storage, log.topic.uuid, epoch, [rows], "lz4", log.clock)
-        return Batch(
+        return StagedBatch(
             log.clock.new_id(), (entry,), rows.schema, producer=self._outbox.name, mints=self._outbox.mint_tokens
         )
 

@@ -38,8 +38,8 @@ from pyspark_ledger.metadata.records import FileRef, TokenBlock, TokenChunk, Tok
 _REMEMBERED_BITMAPS = 32
 
 
-class Moved(LedgerError):
-    """What was read belongs to an older version of the group: look again. Never leaves this package."""
+class GroupChanged(LedgerError):
+    """What was read belongs to an older version of the group: read it again. Never leaves this package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Numbered:
 
 
 class Group:
-    """What one group has consumed of one topic, as far as this process knows. A wrong yes is caught by the node's
-    version; a wrong no cannot be: what is consumed stays consumed."""
+    """What one group has consumed of one topic, as far as this process knows. That may be out of date: a token that
+    looks present but is consumed is caught by the node's version; one that is consumed here stays consumed."""
 
     def __init__(self, log: Log, name: str) -> None:
         self.log, self.name = log, name
@@ -106,7 +106,7 @@ class Group:
             return Bitmap(self.size, dict(self._record.partials).get(chunk, b""))
         node = self.log.metadata.read(TokenChunkKey(self.log.topic.uuid, self.name, chunk))
         if node is None:
-            raise Moved(f"chunk {chunk} of group '{self.name}' is not there")
+            raise GroupChanged(f"chunk {chunk} of group '{self.name}' is not there")
         self._nodes[chunk] = node
         return Bitmap(self.size, self._content(chunk, node.record))
 
@@ -116,12 +116,12 @@ class Group:
         try:
             return self._blobs(chunk).fetch(record.file)
         except CorruptData as error:
-            # Swept, because the node has moved on? Then its version says so.
+            # The file is deleted once the node names another one: read the node to see whether it does.
             self.log.metadata.sync()
             now = self.log.metadata.read(TokenChunkKey(self.log.topic.uuid, self.name, chunk))
             if now is not None and now.record.file == record.file:
                 raise
-            raise Moved(str(error)) from None
+            raise GroupChanged(str(error)) from None
 
     def _blobs(self, chunk: int) -> Blobs:
         folder = names.token_folder(self.log.topic.uuid, self.name, chunk)
@@ -274,8 +274,8 @@ class Groups:
         self._groups: dict[str, Group] = {}
 
     @classmethod
-    def beside(cls, log: Log, name: str) -> Groups:
-        """In the namespace of a topic."""
+    def in_namespace_of(cls, log: Log, name: str) -> Groups:
+        """All topics of the namespace that this log's topic is in."""
         return cls(log.metadata, name, lambda uuid: log if uuid == log.topic.uuid else log.sibling(uuid))
 
     def group(self, uuid: str) -> Group | None:

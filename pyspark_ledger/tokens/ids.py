@@ -1,8 +1,8 @@
-"""Tokens as text, and as what a task tells the driver of the tokens that it wrote.
+"""Tokens as text, and as the summary that a task sends to the driver.
 
 A token is ``<topic UUID>:<ledger>:<entry>:<index>`` for a record of a topic, ``<topic UUID>:m<block>:<index>`` for one
 that was minted for a message from outside. All but the index is its *place*. Records that are read in order have
-tokens in a row, so a task tells runs of them: place, first index, length.
+consecutive tokens, so the summary is a list of runs: place, first index, length.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import pyarrow.types as pat
 from pyspark_ledger.base.token_prefix import TokenPrefix
 from pyspark_ledger.errors import InvalidInput
 
-CLAIMS = pa.schema([("place", pa.dictionary(pa.int32(), pa.string())), ("index", pa.int64()), ("length", pa.int64())])
-_DIGITS = 18  # of an index at most
+TOKEN_RUNS = pa.schema(
+    [("place", pa.dictionary(pa.int32(), pa.string())), ("index", pa.int64()), ("length", pa.int64())]
+)
+_DIGITS = 18  # an index has at most so many
 
 
 def check_column(schema: pa.Schema, name: str) -> None:
@@ -28,8 +30,8 @@ def check_column(schema: pa.Schema, name: str) -> None:
         raise InvalidInput(f"tokenColumn '{name}' is of type {kind}, it must be a string", "LEDGER_INVALID_OPTION")
 
 
-class Claims:
-    """Gathers the tokens of rows, in the order of rows."""
+class TokenRuns:
+    """Gathers the tokens of rows as runs, in the order of the rows."""
 
     def __init__(self, where: str = "tokenColumn") -> None:
         self._where = where
@@ -54,13 +56,13 @@ class Claims:
         self._rows += len(tokens)
 
     def table(self) -> pa.Table:
-        """As CLAIMS: one row for each run."""
+        """As TOKEN_RUNS: one row for each run."""
         runs = pa.concat_tables([pa.table({"place": pa.array([], pa.int32()), "index": pa.array([], pa.int64()),
                                            "length": pa.array([], pa.int64())}), *self._runs])  # fmt: skip
         runs = runs.combine_chunks()
         codes = runs["place"].combine_chunks() if runs.num_rows else pa.array([], pa.int32())
         places = pa.DictionaryArray.from_arrays(codes, pa.array(list(self._codes), pa.string()))
-        return pa.table([places, runs["index"], runs["length"]], schema=CLAIMS)
+        return pa.table([places, runs["index"], runs["length"]], schema=TOKEN_RUNS)
 
     def _of_one_place(self, tokens: pa.Array) -> tuple[pa.Array, pa.Array] | None:
         """The places and the texts of the indexes, if all are of the first one's place, as they mostly are: then

@@ -34,9 +34,9 @@ from pyspark_ledger.metadata.port import (
 )
 from pyspark_ledger.metadata.records import TokenBlock, TokenGroup
 from pyspark_ledger.metadata.transactions import PlainNode
-from pyspark_ledger.tokens.claims import Spending
 from pyspark_ledger.tokens.groups import Groups
-from pyspark_ledger.tokens.ids import Claims
+from pyspark_ledger.tokens.ids import TokenRuns
+from pyspark_ledger.tokens.spending import Spending
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Tokens:
     def __init__(self, log: Log, group: str) -> None:
         self.log, self.group = log, names.check_group_name(group)
         self._key = TokenGroupKey(log.topic.uuid, group)
-        self._groups = Groups.beside(log, group)
+        self._groups = Groups.in_namespace_of(log, group)
 
     # -- minting -------------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class Tokens:
     def _claims(self, ids: Sequence[str]) -> pa.Table:
         if isinstance(ids, str) or not all(isinstance(id, str) for id in ids):
             raise InvalidInput("give a list of tokens, each a string", "LEDGER_INVALID_TOKEN")
-        claims = Claims("tokens")
+        claims = TokenRuns("tokens")
         claims.add(pa.array(ids, pa.string()))
         for id in ids:
             if not id.startswith(f"{self.log.topic.uuid}:"):

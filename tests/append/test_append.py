@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_ledger.append import append as protocol
+from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput, OutcomeUnknown
 from pyspark_ledger.metadata.port import HeadKey, LedgerKey, RootKey
 from pyspark_ledger.testing.memory import Faults
@@ -83,7 +84,7 @@ def test_nobody_sees_a_staged_file_before_its_commit_I3(world):
     log = world.log()
     entry = stage(log, 7)
     assert world.read() == []
-    protocol.append(log, protocol.Batch(b"i" * 16, (entry,), SCHEMA))
+    protocol.append(log, StagedBatch(b"i" * 16, (entry,), SCHEMA))
     assert world.read() == [7]
 
 
@@ -106,7 +107,7 @@ def test_publish_times_never_go_back(world, monkeypatch):
 def test_many_entries_go_to_a_file_and_the_node_stays_small_I13(world):
     log = world.log()
     entries = tuple(stage(log, n) for n in range(200))
-    protocol.append(log, protocol.Batch(b"i" * 16, entries, SCHEMA))
+    protocol.append(log, StagedBatch(b"i" * 16, entries, SCHEMA))
     commit = log.view().open_commits[0]
     assert commit.entries == ()
     assert commit.entries_file is not None
@@ -133,7 +134,7 @@ def test_a_batch_that_does_not_fit_changes_nothing(world):
     before = log.view().head
     wrong = pa.schema([pa.field("n", pa.string()), pa.field("extra", pa.int64())])
     with pytest.raises(InvalidInput, match=r"(?s)n string.*the topic has n int64.*extra.*mergeSchema"):
-        protocol.append(log, protocol.Batch(b"i" * 16, (stage(log, 1),), wrong))
+        protocol.append(log, StagedBatch(b"i" * 16, (stage(log, 1),), wrong))
     assert world.log().view().head == before
 
 
@@ -143,7 +144,7 @@ def test_merge_schema_adds_a_column_in_the_same_multi(world):
     log = world.log()
     append(log, 1)
     wider = pa.schema([*SCHEMA, pa.field("extra", pa.string(), False)])
-    protocol.append(log, protocol.Batch(b"i" * 16, (stage(log, 2),), wider, merge_schema=True))
+    protocol.append(log, StagedBatch(b"i" * 16, (stage(log, 2),), wider, merge_schema=True))
     fresh = world.log()
     assert fresh.schema(fresh.view().head.schema_id).field("extra").nullable
     assert world.read() == [1, 2]
@@ -157,14 +158,14 @@ def test_a_file_staged_too_long_ago_is_refused_I12(world):
     gc.collect(log)
     gc.collect(log)
     with pytest.raises(Conflict, match="LEDGER_STAGED_TOO_LONG_AGO"):
-        protocol.append(log, protocol.Batch(b"i" * 16, (old,), SCHEMA))
+        protocol.append(log, StagedBatch(b"i" * 16, (old,), SCHEMA))
     assert world.read() == []
 
 
 def test_a_file_from_the_future_means_that_zookeeper_was_set_back(world):
     log = world.log()
     with pytest.raises(DataLoss, match="LEDGER_SET_BACK"):
-        protocol.append(log, protocol.Batch(b"i" * 16, (stage(log, 1, epoch=9),), SCHEMA))
+        protocol.append(log, StagedBatch(b"i" * 16, (stage(log, 1, epoch=9),), SCHEMA))
 
 
 def test_a_head_that_is_older_than_it_was_means_that_zookeeper_was_set_back(world):

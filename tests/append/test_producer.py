@@ -7,7 +7,7 @@ import pytest
 
 from pyspark_ledger.append.producer import Producer
 from pyspark_ledger.base.position import Position
-from pyspark_ledger.dedup.producers import Claim
+from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import Conflict, Fenced, InvalidInput, OutcomeUnknown
 from pyspark_ledger.log import policies
 from pyspark_ledger.log.policies import UNCHANGED
@@ -205,7 +205,7 @@ def test_arrow_data_is_numbered_too_and_waits_when_its_outcome_is_unknown(world,
 
 
 def test_a_name_that_numbers_batches_is_not_a_producers(world):
-    append(world.log(), 1, claim=Claim("nightly", 4))
+    append(world.log(), 1, producer="nightly", batch_id=BatchId(4))
     with pytest.raises(Conflict, match="LEDGER_PRODUCER_OWNED"):
         Producer(world.log(), name="nightly")
 

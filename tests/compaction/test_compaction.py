@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyspark_ledger.append import append as protocol
+from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.compaction import fold
 from pyspark_ledger.compaction import generations as compacted
@@ -31,7 +32,7 @@ from pyspark_ledger.metadata.port import PinKey, RootKey
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
 from tests.support.flaky import Flaky
-from tests.support.worlds import IDS, World, append, append_ids
+from tests.support.worlds import IDS, World, append, append_ids, forget
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("version", pa.int64())])
 
@@ -48,7 +49,7 @@ class Keyed(World):
         epoch = log.refresh(sync=True).head.gc_epoch
         writer = EntryWriter(log.storage, self.topic.uuid, epoch, SCHEMA)
         writer.write(batch)
-        protocol.append(log, protocol.Batch(log.clock.new_id(), (writer.close(),), SCHEMA))
+        protocol.append(log, StagedBatch(log.clock.new_id(), (writer.close(),), SCHEMA))
 
 
 def rows_of(log: Log, pieces):
@@ -300,7 +301,7 @@ def test_a_key_may_be_of_any_type_that_is_a_single_value(tmp_path, monkeypatch, 
     for value in range(3):
         writer = EntryWriter(log.storage, world.topic.uuid, 0, schema)
         writer.write(pa.RecordBatch.from_pylist([{"k": key, "v": value} for key in KEYS[kind]], schema=schema))
-        protocol.append(log, protocol.Batch(log.clock.new_id(), (writer.close(),), schema))
+        protocol.append(log, StagedBatch(log.clock.new_id(), (writer.close(),), schema))
     assert compact(log).records == len(KEYS[kind])
     view = log.refresh(sync=True)
     pieces = compaction.table(log, view, EARLIEST, view.head.end)
@@ -329,7 +330,7 @@ def test_a_key_whose_version_is_not_a_number_is_not_lost(tmp_path):
     writer = EntryWriter(log.storage, world.topic.uuid, 0, schema)
     rows = [("a", 1, nan), ("a", 2, 0.5), ("a", 3, nan), ("b", 4, nan), ("c", 5, None), ("c", 6, nan)]
     writer.write(pa.RecordBatch.from_pylist([dict(zip("kvn", row, strict=True)) for row in rows], schema=schema))
-    protocol.append(log, protocol.Batch(log.clock.new_id(), (writer.close(),), schema))
+    protocol.append(log, StagedBatch(log.clock.new_id(), (writer.close(),), schema))
     view = log.refresh(sync=True)
     pieces = compaction.table(log, view, EARLIEST, view.head.end)
     found = [
@@ -411,7 +412,7 @@ def test_records_from_before_a_column_was_added_are_compacted_too(world):
     writer = EntryWriter(log.storage, world.topic.uuid, log.view().head.gc_epoch, wider)
     rows = [{"k": "b", "v": None, "version": None, "extra": "x"}, {"k": "a", "v": None, "version": None, "extra": None}]
     writer.write(pa.RecordBatch.from_pylist(rows, schema=wider))
-    protocol.append(log, protocol.Batch(log.clock.new_id(), (writer.close(),), wider, merge_schema=True))
+    protocol.append(log, StagedBatch(log.clock.new_id(), (writer.close(),), wider, merge_schema=True))
     compact(log)
     view = log.refresh(sync=True)
     found = [
@@ -426,7 +427,7 @@ def test_records_from_before_a_column_was_added_are_compacted_too(world):
 def test_a_topic_without_a_key_or_with_a_nested_one_is_refused(tmp_path):
     world = World(tmp_path)
     log = world.log()
-    protocol.append(log, protocol.Batch(log.clock.new_id(), (), producer="p", forget=True))
+    forget(log, "p")
     assert compact(log) is None
     append(log, 1)
     with pytest.raises(InvalidInput, match=r"LEDGER_NOT_COMPACTABLE.*keyColumn"):

@@ -21,10 +21,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pyspark_ledger.append import append as protocol
+from pyspark_ledger.append.admission import ByBatchId, StagedBatch
 from pyspark_ledger.client import LedgerClient
-from pyspark_ledger.datasource import LedgerDataSource, writer
+from pyspark_ledger.datasource import LedgerDataSource
+from pyspark_ledger.datasource.executor.staging import Staged, TaskOrigin, spark_producer, stage
 from pyspark_ledger.datasource.options import WriteOptions
-from pyspark_ledger.dedup.producers import Claim
+from pyspark_ledger.datasource.write_plan import writer_log
+from pyspark_ledger.datasource.writer import LedgerStreamWriter
+from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import Conflict, Fenced, LedgerError, OutcomeUnknown
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
 
@@ -67,15 +71,6 @@ class Picture:
 # -- without Spark: two runs, lost answers, executors ----------------------------------------------------------
 
 
-@dataclass
-class Task:
-    """Who runs a task: what Spark's local properties say."""
-
-    query: str = "q"
-    run: str = "r1"
-    batch: int | None = None
-
-
 class Run:
     """One run of a streaming query, as Spark drives its writers."""
 
@@ -83,15 +78,15 @@ class Run:
         self._options = {"zookeeper": client.zookeeper, "topic": "out", **options}
         self._query, self._run = query, run
 
-    def stage(self, batch: int, *partitions: list[int]) -> tuple[writer.LedgerStreamWriter, list[writer.Staged]]:
+    def stage(self, batch: int, *partitions: list[int]) -> tuple[LedgerStreamWriter, list[Staged]]:
         """New writers for every batch, and another one for its commit."""
         plan = LedgerDataSource(self._options).streamWriter(SCHEMA, overwrite=False)._plan
-        task = Task(self._query, self._run, batch)
-        name = plan.producer or writer.spark_producer(self._query)
-        staged = [writer.stage(plan, iter([_batch(rows)]), task, name, batch) for rows in partitions]
+        origin = TaskOrigin(self._query, self._run, batch)
+        name = plan.producer or spark_producer(self._query)
+        staged = [stage(plan, iter([_batch(rows)]), origin, name, batch) for rows in partitions]
         return LedgerDataSource(self._options).streamWriter(SCHEMA, overwrite=False), staged
 
-    def write(self, batch: int, *partitions: list[int]) -> list[writer.Staged]:
+    def write(self, batch: int, *partitions: list[int]) -> list[Staged]:
         committer, staged = self.stage(batch, *partitions)
         committer.commit(staged, batch)
         return staged
@@ -131,7 +126,8 @@ def test_a_replay_of_what_another_process_committed_writes_no_file_I5(client):
     run = Run(client)
     run.write(0, [0])
     _, staged = run.stage(1, [1])
-    batch = protocol.Batch(b"i" * 16, (staged[0].entry,), claim=Claim("spark-q", 1, "q", "r1"))
+    numbered = ByBatchId(BatchId(1, "q", "r1"))
+    batch = StagedBatch(b"i" * 16, (staged[0].entry,), producer="spark-q", admission=numbered)
     protocol.append(client.log("out"), batch)  # this process has not heard of it
     assert run.write(1, [1])[0].entry is None
     assert numbers(client) == [0, 1]
@@ -146,7 +142,7 @@ def test_a_process_that_missed_a_gc_commits_what_another_one_staged(client):
     client.gc("out")
     _, staged = run.stage(1, [1])
     assert staged[0].entry.file.epoch > behind.view().head.gc_epoch
-    protocol.append(behind, protocol.Batch(b"i" * 16, (staged[0].entry,)))
+    protocol.append(behind, StagedBatch(b"i" * 16, (staged[0].entry,)))
     assert numbers(client) == [0, 1]
 
 
@@ -197,7 +193,7 @@ def test_a_name_let_go_in_the_middle_of_a_replay_is_an_error_and_no_drop_I1(clie
     committer, staged = run.stage(0, [1])
     assert staged[0].skipped
     client.forget_producer("out", "spark-q")
-    writer.writer_log(WriteOptions.parse(run._options)).refresh()
+    writer_log(WriteOptions.parse(run._options)).refresh()
     with pytest.raises(Conflict, match=r"LEDGER_RETRY.*run the batch again"):
         committer.commit(staged, 0)
 
@@ -233,7 +229,7 @@ class LosesAnswers:
 def test_an_unknown_outcome_is_resolved_and_the_batch_is_there_once_I14(client, outcomes):
     run = Run(client)
     run.write(0, [0])
-    log = writer.writer_log(WriteOptions.parse(run._options))
+    log = writer_log(WriteOptions.parse(run._options))
     log.metadata = LosesAnswers(log.metadata, *outcomes)
     run.write(1, [1])
     run.write(1, [1])  # what Spark does if it was killed right then

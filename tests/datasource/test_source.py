@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from pyspark_ledger.append import append as protocol
+from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.base import names
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import LedgerClient
@@ -401,7 +402,7 @@ def test_partitions_are_contiguous_in_order_and_balanced_I2(client, wanted):
     log = client.log("t")
     for first in range(0, 60, 6):  # two entries in every commit, and ledgers in between
         entries = (stage(log, first, first + 1), stage(log, *range(first + 2, first + 6)))
-        protocol.append(log, protocol.Batch(log.clock.new_id(), entries, SCHEMA))
+        protocol.append(log, StagedBatch(log.clock.new_id(), entries, SCHEMA))
     query = Query(client, minPartitions=str(wanted))
     parts = query.reader.partitions(*query.plan())
     assert len(parts) == wanted
@@ -471,7 +472,7 @@ def test_a_running_stream_keeps_its_columns_and_a_new_one_sees_null_in_old_recor
     running = Query(client)
     wider = pa.schema([*SCHEMA, pa.field("extra", pa.string())])
     log = client.log("t")
-    protocol.append(log, protocol.Batch(b"w" * 16, (), wider, merge_schema=True))
+    protocol.append(log, StagedBatch(b"w" * 16, (), wider, merge_schema=True))
     with client.producer("t") as producer:
         producer.send({"n": 1, "extra": "x"})
     assert flat(running.all()) == [0, 1]

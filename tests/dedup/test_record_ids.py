@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_ledger.append import append as protocol
+from pyspark_ledger.append.admission import ByBatchId, StagedBatch
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import LedgerClient
-from pyspark_ledger.dedup.producers import Claim
-from pyspark_ledger.dedup.record_ids import IdColumns, Ranges
+from pyspark_ledger.dedup.batch_ids import BatchId
+from pyspark_ledger.dedup.id_ranges import IdColumns, IdRanges
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.files import mask
 from pyspark_ledger.lifecycle import gc
@@ -26,7 +27,7 @@ from pyspark_ledger.metadata.port import CommitKey, DedupKey, NamespaceKey
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import MemoryMetadata, MemoryServer
 from pyspark_ledger.zk_metadata import codec
-from tests.support.worlds import ID_COLUMNS, IDS, SMALL, World, append, append_ids, read_ids, stage_ids
+from tests.support.worlds import ID_COLUMNS, IDS, SMALL, World, append, append_ids, forget, read_ids, stage_ids
 
 
 @pytest.fixture
@@ -137,11 +138,10 @@ def test_what_tasks_left_out_is_not_lost_when_its_producer_is_let_go_meanwhile_I
     log = world.log()
     append_ids(log, [[("a", 1)]])
     known = log.producers()[1].known_sequences(100)
-    staged = stage_ids(log, [[("a", 1)]], known=known)
-    batch = protocol.Batch(b"b" * 16, staged.entries, IDS, ids=staged, dropped=1, known=known)
+    batch = stage_ids(log, [[("a", 1)]], known=known)
     again = protocol.append(log, batch)
     assert (again.duplicate, again.dropped) == (True, 1)
-    protocol.append(log, protocol.Batch(log.clock.new_id(), producer="a", forget=True))
+    forget(log, "a")
     with pytest.raises(Conflict, match="LEDGER_RETRY"):
         protocol.append(log, batch)
 
@@ -302,23 +302,26 @@ def test_masks_lists_and_states_survive_gc_I12(tmp_path):
 # -- names, forgetting, eviction --------------------------------------------------------------------------------------
 
 
+def append_numbered_batch(log, producer, batch_id):
+    entries = stage_ids(log, [[("x", 1)]]).entries
+    batch = StagedBatch(log.clock.new_id(), entries, IDS, producer=producer, admission=ByBatchId(batch_id))
+    protocol.append(log, batch)
+
+
 def test_a_name_numbers_batches_or_records_and_never_both(world):
     log = world.log()
     append_ids(log, [[("records", 1)]])
-    staged = stage_ids(log, [[("x", 1)]])
-    claim = Claim("batches", 1, "query-1", "run")
-    protocol.append(log, protocol.Batch(log.clock.new_id(), staged.entries, IDS, claim=claim))
+    append_numbered_batch(log, "batches", BatchId(1, "query-1", "run"))
     with pytest.raises(Conflict, match=r"LEDGER_PRODUCER_OWNED.*'batches'.*query query-1.*forget_producer"):
         append_ids(log, [[("batches", 2)]])
-    claim = Claim("records", 2, "query-1", "run")
     with pytest.raises(Conflict, match=r"LEDGER_PRODUCER_OWNED.*'records'.*numbers single records"):
-        protocol.append(log, protocol.Batch(log.clock.new_id(), staged.entries, IDS, claim=claim))
+        append_numbered_batch(log, "records", BatchId(2, "query-1", "run"))
 
 
 def test_a_forgotten_producer_begins_anew(world):
     log = world.log()
     append_ids(log, [[("a", 7)]])
-    protocol.append(log, protocol.Batch(log.clock.new_id(), producer="a", forget=True))
+    forget(log, "a")
     append_ids(world.log(), [[("a", 1)]])
     assert ids_of(log) == [("a", 7), ("a", 1)]
 
@@ -343,9 +346,8 @@ def test_nobody_is_evicted_unless_a_policy_says_so_and_the_evicted_are_reported(
         with pytest.raises(Conflict, match=r"LEDGER_PRODUCER_EVICTED.*'silent'.*forget_producer"):
             append_ids(who, [[("silent", 6), ("loud", 99)]])
         with pytest.raises(Conflict, match="LEDGER_PRODUCER_EVICTED"):
-            staged = stage_ids(who, [[("x", 1)]])
-            protocol.append(who, protocol.Batch(b"b" * 16, staged.entries, IDS, claim=Claim("silent", 1)))
-    protocol.append(log, protocol.Batch(clock.new_id(), producer="silent", forget=True))
+            append_numbered_batch(who, "silent", BatchId(1))
+    forget(log, "silent")
     append_ids(world.log(), [[("silent", 6)]])
     assert last_ids(world.log()) == {"silent": 6, "loud": 17}
     assert log.producers()[1].evicted == 0
@@ -357,14 +359,14 @@ def test_nobody_is_evicted_unless_a_policy_says_so_and_the_evicted_are_reported(
 def test_with_deduplication_off_a_writer_that_asks_for_it_is_refused(tmp_path):
     world = World(tmp_path)
     log, other = world.log(), world.log()
-    append(other, 1, claim=Claim("p", 1))
+    append(other, 1, producer="p", batch_id=BatchId(1))
     policies.change(log, False, UNCHANGED, UNCHANGED)
     for writer in (log, other):  # also one whose picture is older than the policy
         with pytest.raises(InvalidInput, match=r"LEDGER_DEDUPLICATION_OFF.*deduplication=none"):
-            append(writer, 2, claim=Claim("p", 2))
+            append(writer, 2, producer="p", batch_id=BatchId(2))
     append(log, 3)
     policies.change(log, True, UNCHANGED, UNCHANGED)
-    append(other, 4, claim=Claim("p", 2))
+    append(other, 4, producer="p", batch_id=BatchId(2))
     assert world.read() == [1, 3, 4]
 
 
@@ -417,7 +419,7 @@ def test_columns_that_cannot_be_ids_are_refused_by_name(columns, problem):
 def test_a_record_without_an_id_is_an_error_not_a_guess(column, rows):
     batch = pa.RecordBatch.from_pylist([{"who": who, "seq": seq} for who, seq in rows], schema=IDS)
     with pytest.raises(InvalidInput, match=f"LEDGER_NO_SEQUENCE_ID.*1 of 1 rows have no value in '{column}'"):
-        Ranges(ID_COLUMNS).add(batch)
+        IdRanges(ID_COLUMNS).add(batch)
 
 
 def test_a_position_inside_masked_rows_means_the_next_record(world):

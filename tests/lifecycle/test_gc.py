@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_ledger.append import append as protocol
+from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.errors import DataLoss
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.testing.memory import Crash, Faults
@@ -43,7 +44,7 @@ def test_a_slow_batch_is_named_while_gc_runs_I12(world):
     log, slow = world.log(), world.log()
     entry = stage(slow, 5)
     gc.collect(log)
-    protocol.append(slow, protocol.Batch(b"i" * 16, (entry,), SCHEMA))
+    protocol.append(slow, StagedBatch(b"i" * 16, (entry,), SCHEMA))
     for _ in range(3):
         gc.collect(log)
         assert world.read() == [5]
@@ -55,7 +56,7 @@ def test_long_lists_index_files_and_snapshots_survive_any_number_of_runs_I12(wor
         append(log, number)
         if number % 3 == 0:
             entries = (stage(log, 100 + number), stage(log, 200 + number), stage(log, 300 + number))
-            protocol.append(log, protocol.Batch(log.clock.new_id(), entries, SCHEMA))
+            protocol.append(log, StagedBatch(log.clock.new_id(), entries, SCHEMA))
         if number % 5 == 0:
             gc.collect(world.log())
             expected = list(range(number + 1))

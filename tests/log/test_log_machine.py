@@ -14,8 +14,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pyspark_ledger.append import append as protocol
-from pyspark_ledger.dedup.producers import Claim
+from pyspark_ledger.append.append import AppendResult
+from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import OutcomeUnknown, Unavailable
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.metadata.port import LedgerKey, RootKey
@@ -42,12 +42,12 @@ class LogMachine(RuleBasedStateMachine):
         self.in_doubt: set[int] = set()
         self.owed: set[int] = set()  # in doubt at first, and acknowledged to a replay since
         self.sequences = [0, 0]
-        self.last: list[tuple[Claim, int] | None] = [None, None]
+        self.last: list[tuple[BatchId, int] | None] = [None, None]
 
-    def attempt(self, who: int, number: int, claim: Claim | None) -> protocol.Appended | None:
+    def attempt(self, who: int, number: int, batch_id: BatchId | None) -> AppendResult | None:
         """One append; a writer that does not know its outcome, or dies, leaves its record in doubt."""
         try:
-            return append(self.logs[who], number, claim=claim)
+            return append(self.logs[who], number, producer=f"p{who}" if batch_id else "", batch_id=batch_id)
         except (OutcomeUnknown, Unavailable):
             self.in_doubt.add(number)
         except Crash:
@@ -55,9 +55,9 @@ class LogMachine(RuleBasedStateMachine):
             self.logs[who] = self.world.log(self.faults[who])
         return None
 
-    def append_new(self, who: int, claim: Claim | None) -> None:
+    def append_new(self, who: int, batch_id: BatchId | None) -> None:
         self.number += 1
-        if self.attempt(who, self.number, claim) is not None:
+        if self.attempt(who, self.number, batch_id) is not None:
             self.acknowledged.append(self.number)
 
     @rule(who=st.integers(0, 1))
@@ -67,17 +67,17 @@ class LogMachine(RuleBasedStateMachine):
     @rule(who=st.integers(0, 1))
     def append_next_batch(self, who: int) -> None:
         self.sequences[who] += 1
-        claim = Claim(f"p{who}", self.sequences[who], f"q{who}", "run", b"d%d" % (self.number + 1))
-        self.last[who] = (claim, self.number + 1)
-        self.append_new(who, claim)
+        batch_id = BatchId(self.sequences[who], f"q{who}", "run", b"d%d" % (self.number + 1))
+        self.last[who] = (batch_id, self.number + 1)
+        self.append_new(who, batch_id)
 
     @rule(who=st.integers(0, 1))
     def replay_last_batch(self, who: int) -> None:
         """A restarted query brings its last batch again, whatever became of it the first time."""
         if self.last[who] is not None:
-            claim, number = self.last[who]
+            batch_id, number = self.last[who]
             known = number not in self.in_doubt
-            again = self.attempt(who, REPLAY if known else number, claim)
+            again = self.attempt(who, REPLAY if known else number, batch_id)
             if again is not None:
                 assert again.duplicate or not known, "I5"
                 self.owed.add(number)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_ledger.append import append as protocol
+from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import DataLoss, InvalidInput
 from pyspark_ledger.log import scan
@@ -24,7 +25,7 @@ def log(tmp_path):
             stage(log, *(commit * 10 + i for i in range(3))),
             stage(log, *(commit * 10 + 5 + i for i in range(2))),
         )
-        protocol.append(log, protocol.Batch(log.clock.new_id(), entries, SCHEMA))
+        protocol.append(log, StagedBatch(log.clock.new_id(), entries, SCHEMA))
     return log
 
 

@@ -18,12 +18,13 @@ from kazoo.client import KazooClient
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from pyspark_ledger.append import append
+from pyspark_ledger.append.admission import ByBatchId, StagedBatch
+from pyspark_ledger.append.append import append
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.cli import main
 from pyspark_ledger.client import LedgerClient
 from pyspark_ledger.compaction import run as compaction
-from pyspark_ledger.dedup.producers import Claim
+from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import NotFound
 from pyspark_ledger.log import topics
 from pyspark_ledger.metadata.port import CompactorKey, Create, HeadKey
@@ -146,8 +147,8 @@ def test_tokens_in_flight_are_told_by_group(client, told):
 def test_runs_that_were_replaced_are_told_as_fenced(client, told):
     log = client.log("orders")
     for sequence, run in enumerate(("one", "one", "two", "three")):
-        claim = Claim("spark-q", sequence, "q", run)
-        append.append(log, append.Batch(log.clock.new_id(), claim=claim))
+        numbered = ByBatchId(BatchId(sequence, "q", run))
+        append(log, StagedBatch(log.clock.new_id(), producer="spark-q", admission=numbered))
     assert told("ledger_producer_fenced_runs", producer="spark-q") == 2
     assert told("ledger_producer_sequence_id", producer="spark-q") == 3
 

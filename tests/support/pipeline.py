@@ -7,6 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from pyspark_ledger.append import append as protocol
+from pyspark_ledger.append.admission import ByTokens, StagedBatch
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.token_prefix import TokenPrefix
 from pyspark_ledger.files.entryfile import EntryWriter
@@ -16,9 +17,8 @@ from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.metadata.port import RootKey, TokenGroupKey
 from pyspark_ledger.metadata.records import Entry
 from pyspark_ledger.testing.memory import Faults, MemoryMetadata
-from pyspark_ledger.tokens.claims import TokenClaims
 from pyspark_ledger.tokens.groups import Groups
-from pyspark_ledger.tokens.ids import Claims
+from pyspark_ledger.tokens.ids import TokenRuns
 from pyspark_ledger.tokens.tokens import Tokens
 from tests.support.worlds import SCHEMA, SMALL, World
 
@@ -49,7 +49,7 @@ class Pipeline:
     def invoice(self, tasks: list[list[tuple[int, str]]], log=None, group="invoices", fan_out=False):
         """Appends invoices, each with the token of its order."""
         log = log or self.log(self.invoices)
-        return protocol.append(log, claiming(log, tasks, Groups.beside(log, group), fan_out))
+        return protocol.append(log, batch_with_tokens(log, tasks, Groups.in_namespace_of(log, group), fan_out=fan_out))
 
     def invoiced(self) -> list[int]:
         return [record["n"] for record in Reader(self.log(self.invoices), "earliest", "latest")]
@@ -65,20 +65,19 @@ class Pipeline:
         )
 
 
-def batch(log: Log, tasks, **more) -> protocol.Batch:
+def batch(log: Log, tasks, **fields) -> StagedBatch:
     entries = tuple(stage(log, rows) for rows in tasks)
-    return protocol.Batch(log.clock.new_id(), entries, SCHEMA, **more)
+    return StagedBatch(log.clock.new_id(), entries, SCHEMA, **fields)
 
 
-def claiming(log: Log, tasks, groups: Groups, fan_out: bool = False) -> protocol.Batch:
-    staged = batch(log, [[n for n, _ in rows] for rows in tasks])
-    return replace(
-        staged, tokens=TokenClaims(groups, staged.entries, [claims(t for _, t in rows) for rows in tasks], fan_out)
-    )
+def batch_with_tokens(log: Log, tasks, groups: Groups, *, fan_out: bool = False, **fields) -> StagedBatch:
+    runs = [token_runs(token for _, token in rows) for rows in tasks]
+    numbers = [[number for number, _ in rows] for rows in tasks]
+    return batch(log, numbers, admission=ByTokens(groups, runs, fan_out=fan_out), **fields)
 
 
-def claims(tokens) -> pa.Table:
-    gathered = Claims()
+def token_runs(tokens) -> pa.Table:
+    gathered = TokenRuns()
     gathered.add(pa.array(list(tokens), pa.string()))
     return gathered.table()
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from pyspark_ledger.append import append as protocol
+from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.token_prefix import TokenPrefix
 from pyspark_ledger.files.entryfile import stage_entry
@@ -51,7 +52,7 @@ class Shop:
         log = self._orders
         rows = pa.RecordBatch.from_pydict({"n": [1]}, schema=pa.schema([("n", pa.int64())]))
         entry = stage_entry(log.storage, log.topic.uuid, log.view().head.gc_epoch, [rows], "lz4", log.clock)
-        done = protocol.append(log, protocol.Batch(log.clock.new_id(), (entry,), rows.schema, mints=True))
+        done = protocol.append(log, StagedBatch(log.clock.new_id(), (entry,), rows.schema, mints=True))
         return TokenPrefix(log.topic.uuid, done.start.ledger, done.start.entry).token(0)
 
     def billing(self, faults: Faults | None = None, dispatch=None, *, tokens: bool = True) -> Outbox:

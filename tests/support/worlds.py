@@ -9,11 +9,14 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_ledger.append import append as protocol
+from pyspark_ledger.append.admission import ADMIT_ALL, ByBatchId, ByRecordIds, ForgetProducer, StagedBatch
+from pyspark_ledger.append.append import AppendResult
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.position import Position
-from pyspark_ledger.dedup.producers import Claim
-from pyspark_ledger.dedup.record_ids import IdColumns, Ranges, RecordIds
+from pyspark_ledger.dedup.batch_ids import BatchId
+from pyspark_ledger.dedup.id_ranges import IdColumns, IdRanges
+from pyspark_ledger.dedup.record_ids import RecordIds
 from pyspark_ledger.errors import Conflict
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import EntryReader, EntryWriter
@@ -63,16 +66,23 @@ def stage(log: Log, *numbers: int, epoch: int | None = None) -> Entry:
     return entry
 
 
-def append(log: Log, *numbers: int, claim: Claim | None = None, **batch: Any) -> protocol.Appended:
+def append(log: Log, *numbers: int, batch_id: BatchId | None = None, **batch: Any) -> AppendResult:
     """Stages and appends; a batch that gc overtook is staged again, as writers do."""
+    admission = ADMIT_ALL if batch_id is None else ByBatchId(batch_id)
     while True:
         entries = (stage(log, *numbers),)
         try:
-            return protocol.append(log, protocol.Batch(log.clock.new_id(), entries, SCHEMA, claim=claim, **batch))
+            staged = StagedBatch(log.clock.new_id(), entries, SCHEMA, admission=admission, **batch)
+            return protocol.append(log, staged)
         except Conflict as conflict:
             if conflict.code != "LEDGER_STAGED_TOO_LONG_AGO":
                 raise
             log.refresh(sync=True)
+
+
+def forget(log: Log, producer: str) -> None:
+    """Lets a producer's name go."""
+    protocol.append(log, StagedBatch(log.clock.new_id(), producer=producer, admission=ForgetProducer()))
 
 
 def read(log: Log) -> Iterator[tuple[int, Position]]:
@@ -91,11 +101,11 @@ IDS = pa.schema([pa.field("who", pa.string()), pa.field("seq", pa.int64()), pa.f
 ID_COLUMNS = IdColumns("seq", "who")
 
 
-def stage_ids(log: Log, tasks: list[list[Id]], note: str = "", *, known: pa.Table | None = None) -> RecordIds:
-    """A staged batch: one entry for each task that has rows."""
+def stage_ids(log: Log, tasks: list[list[Id]], note: str = "", *, known: pa.Table | None = None) -> StagedBatch:
+    """One entry for each task that has rows to write."""
     entries, ranges = [], []
     for rows in tasks:
-        summary = Ranges(ID_COLUMNS, known)
+        summary = IdRanges(ID_COLUMNS, known)
         writer = EntryWriter(log.storage, log.topic.uuid, log.view().head.gc_epoch, IDS, clock=log.clock)
         columns = {"who": [who for who, _ in rows], "seq": [seq for _, seq in rows], "note": [note] * len(rows)}
         writer.write(summary.add(pa.RecordBatch.from_pydict(columns, schema=IDS)))
@@ -103,14 +113,16 @@ def stage_ids(log: Log, tasks: list[list[Id]], note: str = "", *, known: pa.Tabl
         if entry is not None:
             entries.append(entry)
             ranges.append(summary.table())
-    return RecordIds(ID_COLUMNS, entries, ranges, log.storage, log.topic.uuid)
+    left_out = sum(map(len, tasks)) - sum(entry.records for entry in entries)
+    ids = RecordIds(ID_COLUMNS, ranges, log.storage, log.topic.uuid)
+    return StagedBatch(log.clock.new_id(), tuple(entries), IDS, admission=ByRecordIds(ids, left_out, known))
 
 
-def append_ids(log: Log, tasks: list[list[Id]], note: str = "") -> protocol.Appended:
+def append_ids(log: Log, tasks: list[list[Id]], note: str = "") -> AppendResult:
     while True:
-        ids = stage_ids(log, tasks, note)
+        batch = stage_ids(log, tasks, note)
         try:
-            return protocol.append(log, protocol.Batch(log.clock.new_id(), tuple(ids.entries), IDS, ids=ids))
+            return protocol.append(log, batch)
         except Conflict as conflict:
             if conflict.code != "LEDGER_STAGED_TOO_LONG_AGO":
                 raise

@@ -22,7 +22,7 @@ from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.groups import Groups
-from tests.support.pipeline import Pipeline, claiming
+from tests.support.pipeline import Pipeline, batch_with_tokens
 from tests.support.worlds import SMALL
 
 TINY = replace(SMALL, token_chunk=8, token_block=4, inline_bitmap_bytes=24, inline_bitmaps=1, node_bitmap_bytes=5)
@@ -52,7 +52,7 @@ class TokenMachine(RuleBasedStateMachine):
 
     def sink(self, who: int):
         log = self.pipeline.log(self.pipeline.invoices, self.faults[who])
-        return log, Groups.beside(log, THEIRS if who == 2 else OURS)
+        return log, Groups.in_namespace_of(log, THEIRS if who == 2 else OURS)
 
     # -- what happens --------------------------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ class TokenMachine(RuleBasedStateMachine):
         cut = data.draw(st.integers(0, len(rows)))
         log, groups = self.sinks[who]
         try:
-            protocol.append(log, claiming(log, [part for part in (rows[:cut], rows[cut:]) if part], groups))
+            protocol.append(log, batch_with_tokens(log, [part for part in (rows[:cut], rows[cut:]) if part], groups))
         except Crash:
             self.sinks[who] = self.sink(who)
         except (*TROUBLES, Conflict):  # not known, or gc was faster: somebody writes them again

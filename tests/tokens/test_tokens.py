@@ -23,7 +23,7 @@ from pyspark_ledger.testing import memory
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.groups import Groups
 from pyspark_ledger.tokens.tokens import Tokens
-from tests.support.pipeline import TINY, Pipeline, claiming, claims
+from tests.support.pipeline import TINY, Pipeline, batch_with_tokens, token_runs
 
 
 @pytest.fixture
@@ -87,10 +87,10 @@ def test_a_token_that_never_existed_is_a_duplicate(pipeline):
 def test_rows_that_were_masked_have_no_tokens_and_are_not_counted(pipeline):
     tokens = pipeline.order(*range(4))
     log = pipeline.log(pipeline.invoices)
-    minted = replace(claiming(log, [[(n, tokens[n]) for n in (0, 1)]], Groups.beside(log, "g")), mints=True)
-    protocol.append(log, minted)
-    minted = replace(claiming(log, [[(n, tokens[n]) for n in (0, 2, 1, 3)]], Groups.beside(log, "g")), mints=True)
-    protocol.append(log, minted)  # rows 0 and 2 are masked
+    for numbers in ((0, 1), (0, 2, 1, 3)):  # of the second batch rows 0 and 2 are masked
+        groups = Groups.in_namespace_of(log, "g")
+        rows = [(n, tokens[n]) for n in numbers]
+        protocol.append(log, batch_with_tokens(log, [rows], groups, mints=True))
     shipments = Tokens(log, "shipments")
     seconds = [TokenPrefix(pipeline.invoices.uuid, 0, 1).token(index) for index in range(4)]
     assert shipments.present(seconds) == [False, True, False, True]
@@ -102,9 +102,9 @@ def test_malformed_tokens_are_errors_that_name_the_row_and_change_nothing(pipeli
     [good] = pipeline.order(1)
     for bad in ("no token", good + "x", good.replace(":", ";"), "", good.rpartition(":")[0], good[1:], good + ":-1"):
         with pytest.raises(InvalidInput, match=r"row 1 .*not a token"):
-            claims([good, bad])
+            token_runs([good, bad])
     with pytest.raises(InvalidInput, match=r"LEDGER_NO_TOKEN.*row 1"):
-        claims([good, None])
+        token_runs([good, None])
 
 
 def test_the_tokens_of_a_deleted_topic_are_gone(pipeline):
@@ -269,9 +269,9 @@ def test_a_rival_in_the_group_settles_an_unknown_outcome_for_good_I11_I14(pipeli
     tokens = pipeline.order(1, 2)
     faults = Faults()
     log = pipeline.log(pipeline.invoices, faults)
-    groups = Groups.beside(log, "invoices")
+    groups = Groups.in_namespace_of(log, "invoices")
     groups.group(pipeline.orders.uuid)
-    batch = claiming(log, [list(zip([1, 2], tokens, strict=True))], groups)
+    batch = batch_with_tokens(log, [list(zip([1, 2], tokens, strict=True))], groups)
     rival_took: list[bool] = []
     before(log.metadata, "sync", lambda: rival_took.extend(pipeline.tokens().consume([tokens[0]])))
     faults.next_transact(fault)
@@ -416,13 +416,13 @@ def test_a_writer_that_dies_leaves_the_token_and_no_effect_or_the_effect_and_no_
 def test_a_chunk_that_was_folded_meanwhile_cannot_be_made_again_I11(pipeline):
     """The nodes that a stale picture would create or change are gone again: only the group's version tells."""
     tokens = pipeline.order(*range(8))  # one chunk
-    stale = Groups.beside(pipeline.log(pipeline.invoices), "invoices")
+    stale = Groups.in_namespace_of(pipeline.log(pipeline.invoices), "invoices")
     stale.group(pipeline.orders.uuid)
     for token in tokens:
         assert pipeline.tokens().consume([token]) == [True]
     assert len(pipeline.nodes()) == 1
     log = pipeline.log(pipeline.invoices)
-    protocol.append(log, claiming(log, [list(enumerate(tokens))], stale))
+    protocol.append(log, batch_with_tokens(log, [list(enumerate(tokens))], stale))
     assert pipeline.invoiced() == []
 
 
@@ -449,17 +449,17 @@ def test_a_bitmap_is_a_set(size, data):
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6)), max_size=40), st.booleans())
-def test_claims_in_rows_and_in_runs_are_decided_alike(rows, fan_out):
+def test_tokens_in_rows_and_in_runs_are_decided_alike(rows, fan_out):
     """The short way and the long way: the same records."""
     import tempfile
     from pathlib import Path
 
-    from pyspark_ledger.tokens import claims as token_claims
+    from pyspark_ledger.tokens import spending
 
-    told = []
-    few = token_claims.FEW_RUNS
+    invoiced = []
+    few = spending.FEW_RUNS
     for limit in (few, -1):
-        token_claims.FEW_RUNS = limit
+        spending.FEW_RUNS = limit
         try:
             with tempfile.TemporaryDirectory() as folder:
                 pipeline = Pipeline(Path(folder))
@@ -470,13 +470,13 @@ def test_claims_in_rows_and_in_runs_are_decided_alike(rows, fan_out):
                 half = len(rows) // 2
                 tasks = [list(enumerate(wanted))[:half], list(enumerate(wanted))[half:]]
                 pipeline.invoice([task for task in tasks if task], fan_out=fan_out) if rows else None
-                told.append(pipeline.invoiced())
+                invoiced.append(pipeline.invoiced())
         finally:
-            token_claims.FEW_RUNS = few
+            spending.FEW_RUNS = few
     seen: set[tuple[int, int]] = {(1, 2)}
     expected = []
     for number, row in enumerate(rows):
         if row[1] < 5 and (row not in seen or (fan_out and row != (1, 2))):
             expected.append(number)
             seen.add(row)
-    assert told == [expected, expected]
+    assert invoiced == [expected, expected]

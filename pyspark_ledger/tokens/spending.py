@@ -1,12 +1,12 @@
-"""What a batch's tokens decide: which of its records are appended, and what is consumed with them.
+"""Consuming tokens: which of them are present, and the ops that consume those in one transaction.
 
-Entries are looked at in order, against the state and what the batch itself has taken so far. Runs of tokens that are
-all free, as in a topic that is read in order, are decided run by run; everything else row by row, in Arrow.
+Tokens are taken in order, compared with what is consumed already and with what was taken before. Runs of tokens that
+are all present, as in a topic that is read in order, are decided run by run; everything else row by row, in Arrow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from typing import TypeVar
@@ -16,12 +16,9 @@ import pyarrow.compute as pc
 
 from pyspark_ledger.base.bitmap import Bitmap
 from pyspark_ledger.base.token_prefix import TokenPrefix
-from pyspark_ledger.dedup.record_ids import Accepted
 from pyspark_ledger.errors import Conflict, CorruptData
-from pyspark_ledger.files import mask
 from pyspark_ledger.metadata.port import Op
-from pyspark_ledger.metadata.records import Entry
-from pyspark_ledger.tokens.groups import Block, Group, Groups, Moved, Numbered
+from pyspark_ledger.tokens.groups import Block, Group, GroupChanged, Groups, Numbered
 
 FEW_RUNS = 4_096  # more are decided row by row
 _ATTEMPTS = 50
@@ -47,21 +44,21 @@ class Spending:
         for _ in range(_ATTEMPTS):
             try:
                 return decision(cls(groups))
-            except Moved:
+            except GroupChanged:
                 groups.reload()
         raise Conflict(f"the tokens of group '{groups.name}' change too quickly: try again")
 
     # -- deciding ------------------------------------------------------------------------------------------
 
-    def take(self, claims: pa.Table, *, fan_out: bool = False) -> pa.BooleanArray | None:
+    def take(self, runs: pa.Table, *, fan_out: bool = False) -> pa.BooleanArray | None:
         """Takes what is there. Which rows' tokens were; None if all were. With ``fan_out`` one token may serve
         several rows."""
-        column = claims["place"].combine_chunks()
+        column = runs["place"].combine_chunks()
         places = [self._numbered(place) for place in column.dictionary.to_pylist()]
-        spans = self._spans(claims, column.indices, places)
+        spans = self._spans(runs, column.indices, places)
         if spans is not None and self._take_spans(spans, fan_out):
             return None
-        return self._take_rows(claims, column.indices, places, fan_out)
+        return self._take_rows(runs, column.indices, places, fan_out)
 
     def _numbered(self, text: str) -> Numbered | None:
         if text not in self._places:
@@ -82,7 +79,7 @@ class Spending:
         if group is None:
             return None
         if group not in self._looked:
-            # A picture may be too old to know the place, or so old that gc has deleted what it names.
+            # What is in memory may be too old to know the place, or so old that gc has deleted the files it names.
             with suppress(CorruptData):
                 found = group.number(group.log.view(), place)
                 if found is not None:
@@ -92,13 +89,13 @@ class Spending:
         return group.number(group.log.view(), place)
 
     def _spans(
-        self, claims: pa.Table, codes: pa.Array, places: list[Numbered | None]
+        self, runs: pa.Table, codes: pa.Array, places: list[Numbered | None]
     ) -> list[tuple[Space, int, int, int]] | None:
         """The runs as (space, chunk, start, stop); None if it takes a look at rows."""
-        if claims.num_rows > FEW_RUNS:
+        if runs.num_rows > FEW_RUNS:
             return None
         spans: list[tuple[Space, int, int, int]] = []
-        columns = (column.to_pylist() for column in (codes, claims["index"], claims["length"]))
+        columns = (column.to_pylist() for column in (codes, runs["index"], runs["length"]))
         for code, index, length in zip(*columns, strict=True):
             numbered = places[code]
             if numbered is None or numbered.kept is not None or index + length > numbered.rows:
@@ -124,9 +121,9 @@ class Spending:
         return True
 
     def _take_rows(
-        self, claims: pa.Table, codes: pa.Array, places: list[Numbered | None], fan_out: bool
+        self, runs: pa.Table, codes: pa.Array, places: list[Numbered | None], fan_out: bool
     ) -> pa.BooleanArray:
-        codes, index = _expand(codes, claims["index"].combine_chunks(), claims["length"].combine_chunks())
+        codes, index = _expand(codes, runs["index"].combine_chunks(), runs["length"].combine_chunks())
         numbers = _numbers(codes, index, places)
         rows = pa.arange(0, len(codes))
         taken = [rows.slice(0, 0)]
@@ -172,9 +169,9 @@ class Spending:
                 spaces.setdefault(changed_group, {})
         ops: list[Op] = []
         for space, changed in spaces.items():
-            more, done = space.ops(changed, operation if space is group else b"")
-            ops += more
-            self._on_commit.append(done)
+            space_ops, install = space.ops(changed, operation if space is group else b"")
+            ops += space_ops
+            self._on_commit.append(install)
         return ops
 
     def guards(self) -> list[Op]:
@@ -182,40 +179,8 @@ class Spending:
         return [space.guard() for space in self._changed]
 
     def committed(self) -> None:
-        for done in self._on_commit:
-            done()
-
-
-class TokenClaims:
-    """The tokens of a batch whose files are staged: ``claims[i]`` are those of entry i."""
-
-    def __init__(self, groups: Groups, entries: Sequence[Entry], claims: Sequence[pa.Table], fan_out: bool) -> None:
-        self._groups, self._fan_out = groups, fan_out
-        self._entries, self._claims = entries, claims
-        self._spending: Spending | None = None
-
-    def judge(self) -> tuple[Accepted, list[Op]]:
-        """What is appended, and the ops that consume its tokens in the same transaction (I11)."""
-        entries, self._spending = Spending.decide(self._groups, self._take)
-        dropped = sum(entry.records for entry in self._entries) - sum(entry.kept for entry in entries)
-        return Accepted(entries, dropped), self._spending.ops()
-
-    def _take(self, spending: Spending) -> tuple[tuple[Entry, ...], Spending]:
-        accepted = []
-        for entry, claims in zip(self._entries, self._claims, strict=True):
-            kept = spending.take(claims, fan_out=self._fan_out)
-            cut = entry if kept is None else mask.cut(entry, kept)
-            if cut is not None:
-                accepted.append(cut)
-        return tuple(accepted), spending
-
-    def committed(self) -> None:
-        assert self._spending is not None
-        self._spending.committed()
-
-    def lost(self) -> None:
-        """Somebody was faster, perhaps in a group: look at them again."""
-        self._groups.reload()
+        for install in self._on_commit:
+            install()
 
 
 def _expand(codes: pa.Array, index: pa.Array, length: pa.Array) -> tuple[pa.Array, pa.Array]:

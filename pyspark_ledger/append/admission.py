@@ -1,0 +1,217 @@
+"""What of a batch may be appended: everything, or what its batch id, its records' ids or its tokens allow.
+
+An admission is asked anew for every try, because it decides from one version of the topic's head. If that version is
+still the head's when the commit arrives, the decision was right; if not, the commit is refused and the batch judged
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_ledger.dedup.batch_ids import BatchId, is_replay
+from pyspark_ledger.dedup.producers import Producers
+from pyspark_ledger.dedup.record_ids import RecordIds
+from pyspark_ledger.errors import Conflict, Fenced, InvalidInput
+from pyspark_ledger.files import mask
+from pyspark_ledger.log.log import Log, View
+from pyspark_ledger.metadata.port import Op
+from pyspark_ledger.metadata.records import Entry
+from pyspark_ledger.tokens.groups import Groups
+from pyspark_ledger.tokens.spending import Spending
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """The topic at one version of its head, and the producers' state that belongs to it."""
+
+    log: Log
+    view: View
+    producers: Producers
+
+    @property
+    def name(self) -> str:
+        return self.log.topic.name
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What of a batch becomes visible, and what that adds to its commit and to its transaction."""
+
+    entries: tuple[Entry, ...]  # with a mask where rows are left out
+    dropped: int = 0  # records that are left out, because the log has them or their tokens are gone
+    is_duplicate: bool = False  # nothing of the batch is new: there is no commit
+    # What the commit records of where the batch comes from:
+    sequence: int | None = None
+    query: str = ""
+    run: str = ""
+    digest: bytes = b""
+    sequence_column: str = ""
+    producer_column: str = ""
+    highest: pa.Table | None = None  # (producer, sequence, slot in the state) of every producer whose last id rises
+    forgets_producer: bool = False
+    # What the transaction does besides:
+    token_ops: Sequence[Op] = ()  # these consume the tokens of what is appended
+
+
+class Admission(Protocol):
+    """Decides what of a batch may be appended. Most have nothing to do after the verdict."""
+
+    def judge(self, batch: StagedBatch, topic: TopicState) -> Verdict:
+        """Raises a LedgerError if the batch is refused."""
+        ...
+
+    def committed(self) -> None:
+        """The last verdict is in the log."""
+        return
+
+    def lost(self) -> None:
+        """Somebody else was faster, and the last verdict will never be in the log: the batch is judged again."""
+        return
+
+
+class AdmitAll(Admission):
+    """For a batch that brings no ids and no tokens."""
+
+    def judge(self, batch: StagedBatch, topic: TopicState) -> Verdict:
+        return Verdict(batch.entries)
+
+
+ADMIT_ALL = AdmitAll()
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBatch:
+    """What a writer wants to make visible at once: its files are durable, and nothing names them yet. Entries are in
+    the order in which they will be read."""
+
+    id: bytes
+    entries: tuple[Entry, ...] = ()
+    schema: pa.Schema | None = None  # canonical; None if the topic's schema was used as it is
+    merge_schema: bool = False
+    producer: str = ""
+    mints: bool = False  # its records get tokens
+    admission: Admission = ADMIT_ALL
+
+    @property
+    def records(self) -> int:
+        return sum(entry.records for entry in self.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class ByBatchId(Admission):
+    """The batch has a sequence id: it is new, or it is its producer's last batch again."""
+
+    id: BatchId
+    skipped_rows: int | None = None  # tasks took the batch for a replay and wrote no files: the rows that they counted
+
+    def judge(self, batch: StagedBatch, topic: TopicState) -> Verdict:
+        check_deduplicates(topic.log, topic.view)
+        topic.producers.check_not_evicted([batch.producer], topic.name)
+        rows = batch.records if self.skipped_rows is None else self.skipped_rows
+        if is_replay(topic.producers.get(batch.producer), self.id, rows, topic.name):
+            return Verdict((), is_duplicate=True)
+        if self.skipped_rows is not None:
+            raise Conflict(
+                f"topic '{topic.name}': producer '{batch.producer}' was let go while its batch {self.id.sequence} was "
+                "replayed: run the batch again",
+                "LEDGER_RETRY",
+            )
+        id = self.id
+        return Verdict(batch.entries, sequence=id.sequence, query=id.query, run=id.run, digest=id.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class ByRecordIds(Admission):
+    """Every record has a sequence id: those above their producer's last id are new."""
+
+    ids: RecordIds
+    left_out: int = 0  # records that tasks did not even write,
+    known: pa.Table | None = None  # because these last ids (producer, sequence) were in the log when it was planned
+    exclusive: bool = False  # none of the ids can be in the log, unless somebody else uses the producer's name
+
+    def judge(self, batch: StagedBatch, topic: TopicState) -> Verdict:
+        check_deduplicates(topic.log, topic.view)
+        self._check_still_known(topic)
+        new = self.ids.new_records(batch.entries, topic.producers, topic.name)
+        if new.dropped and self.exclusive:
+            raise Fenced(
+                f"another producer writes to topic '{topic.name}' with the name '{batch.producer}', and has used "
+                "sequence ids that this one was about to use: this one must stop; nothing was changed. Give each its "
+                "own name",
+                "LEDGER_PRODUCER_FENCED",
+            )
+        columns = self.ids.columns
+        return Verdict(
+            new.entries,
+            new.dropped + self.left_out,
+            is_duplicate=not new.entries,
+            sequence_column=columns.sequence,
+            producer_column=columns.producer_column,
+            highest=new.highest,
+        )
+
+    def _check_still_known(self, topic: TopicState) -> None:
+        """Ids only rise, unless a producer is let go: then what its tasks left out is not old any more."""
+        if not self.left_out or self.known is None:
+            return
+        now = topic.producers.look_up(self.known["producer"].combine_chunks(), topic.name)["last"]
+        if not pc.all(pc.fill_null(pc.greater_equal(now, self.known["sequence"]), False)).as_py():
+            raise Conflict(
+                f"topic '{topic.name}': a producer was let go while a batch with its records was written: run it again",
+                "LEDGER_RETRY",
+            )
+
+
+class ByTokens(Admission):
+    """Every record brings a token, which is consumed with it; one whose token is gone is left out. ``runs[i]`` are the
+    tokens of the batch's entry i."""
+
+    def __init__(self, groups: Groups, runs: Sequence[pa.Table], *, fan_out: bool = False) -> None:
+        self._groups, self._runs, self._fan_out = groups, runs, fan_out
+        self._spending: Spending | None = None
+
+    def judge(self, batch: StagedBatch, topic: TopicState) -> Verdict:
+        def take(spending: Spending) -> tuple[Spending, tuple[Entry, ...]]:
+            return spending, tuple(self._take(spending, batch.entries))
+
+        self._spending, entries = Spending.decide(self._groups, take)
+        dropped = batch.records - sum(entry.kept for entry in entries)
+        return Verdict(entries, dropped, is_duplicate=not entries, token_ops=self._spending.ops())
+
+    def _take(self, spending: Spending, entries: Sequence[Entry]) -> Iterator[Entry]:
+        for entry, runs in zip(entries, self._runs, strict=True):
+            present = spending.take(runs, fan_out=self._fan_out)
+            kept = entry if present is None else mask.cut(entry, present)
+            if kept is not None:
+                yield kept
+
+    def committed(self) -> None:
+        assert self._spending is not None
+        self._spending.committed()
+
+    def lost(self) -> None:
+        self._groups.reload()  # it may be a group that somebody else has changed
+
+
+class ForgetProducer(Admission):
+    """The batch has no records: its commit lets its producer's name go."""
+
+    def judge(self, batch: StagedBatch, topic: TopicState) -> Verdict:
+        return Verdict((), forgets_producer=True)
+
+
+def check_deduplicates(log: Log, view: View) -> None:
+    """Raises InvalidInput if the topic's or the namespace's policy says that sequence ids are not checked."""
+    if not log.deduplicates(view):
+        raise InvalidInput(
+            f"deduplication is off for topic '{log.topic.name}', by its own policy or its namespace's: write with "
+            "option deduplication=none (a Python producer without a name and without sequence ids), or turn it on with "
+            f"client.set_policies('{log.topic.name}', deduplication=True)",
+            "LEDGER_DEDUPLICATION_OFF",
+        )

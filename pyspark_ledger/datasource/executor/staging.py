@@ -1,0 +1,121 @@
+"""The task of a write: it stages one entry file, and summarises the ids or the tokens of its rows for the driver.
+
+What a task needs travels in the plan, what it did in its message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from pyspark_ledger.base.clock import SYSTEM_CLOCK
+from pyspark_ledger.dedup.id_ranges import IdColumns, IdRanges
+from pyspark_ledger.files import schema as schemas
+from pyspark_ledger.files.entryfile import EntryWriter
+from pyspark_ledger.files.storage import open_storage
+from pyspark_ledger.files.topicfiles import TopicFiles
+from pyspark_ledger.metadata.records import Entry, FileRef
+from pyspark_ledger.tokens.ids import TokenRuns
+
+_INLINE_SUMMARY_BYTES = 256 << 10  # a longer summary goes into a file, to keep it out of Spark's task results
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What the log already has from a producer. A task that brings it again writes no file."""
+
+    sequence: int
+    agrees: bool | None  # whether the offset log says it is the same batch; None: not known, so count the rows
+
+
+@dataclass(frozen=True)
+class WritePlan:
+    """What the driver knows and the tasks need."""
+
+    storage: str
+    uuid: str
+    epoch: int
+    target: pa.Schema
+    compression: str | None
+    producer: str
+    sequence: int | None
+    replays: Mapping[str, Replay] = field(default_factory=dict)
+    ids: IdColumns | None = None
+    known: pa.Table | None = None  # ids at or below these are in the log: a task need not write them again
+    token_column: str = ""
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task did, and for which query and run: the driver's commit cannot ask Spark."""
+
+    entry: Entry | None
+    rows: int
+    skipped: bool  # the batch was taken for a replay, and nothing was written
+    query: str
+    run: str
+    summary: bytes | FileRef = b""  # IdRanges or TokenRuns as an Arrow stream; if that is long, in a file
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOrigin:
+    """The query, the run and the batch that a task works for; empty in a batch job."""
+
+    query: str = ""
+    run: str = ""
+    batch: int | None = None
+
+    @classmethod
+    def current(cls) -> TaskOrigin:
+        """From Spark's local properties."""
+        context = TaskContext.get()
+        query = (context and context.getLocalProperty("sql.streaming.queryId")) or ""
+        run = ((context and context.getLocalProperty("spark.jobGroup.id")) or "") if query else ""
+        batch = (context and context.getLocalProperty("streaming.sql.batchId")) or ""
+        return cls(query, run, int(batch) if batch else None)
+
+
+def spark_producer(query: str) -> str:
+    """The producer's name of a stream that was given none."""
+    return f"spark-{query}"
+
+
+def stage(
+    plan: WritePlan, batches: Iterator[pa.RecordBatch], origin: TaskOrigin, producer: str, sequence: int | None
+) -> Staged:
+    """Streams a partition into one entry file; memory does not grow with it. A task without rows leaves nothing."""
+    replay = plan.replays.get(producer)
+    if replay is not None and sequence is not None and sequence <= replay.sequence:
+        rows = 0 if replay.agrees else sum(batch.num_rows for batch in batches)
+        return Staged(None, rows, True, origin.query, origin.run)
+    writer = EntryWriter(open_storage(plan.storage), plan.uuid, plan.epoch, plan.target, plan.compression)
+    ranges = IdRanges(plan.ids, plan.known) if plan.ids is not None else None
+    tokens = TokenRuns(f"tokenColumn '{plan.token_column}'") if plan.token_column else None
+    rows = 0
+    try:
+        for batch in batches:
+            if tokens is not None:
+                tokens.add(batch.column(plan.token_column))
+            conformed = schemas.conform(batch, plan.target)
+            writer.write(conformed if ranges is None else ranges.add(conformed))
+            rows += batch.num_rows
+        entry = writer.close()
+    except BaseException:
+        writer.abandon()
+        raise
+    gathered = ranges or tokens
+    summary = _packed(plan, gathered.table()) if gathered is not None and entry is not None else b""
+    return Staged(entry, rows, False, origin.query, origin.run, summary)
+
+
+def _packed(plan: WritePlan, summary: pa.Table) -> bytes | FileRef:
+    if summary.nbytes > _INLINE_SUMMARY_BYTES:
+        return TopicFiles(open_storage(plan.storage), plan.uuid, SYSTEM_CLOCK).stage_table(summary, plan.epoch, "lz4")
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_stream(buffer, summary.schema) as writer:
+        writer.write_table(summary)
+    return bytes(buffer.getvalue().to_pybytes())

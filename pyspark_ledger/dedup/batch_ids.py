@@ -1,0 +1,78 @@
+"""Sequence ids of whole batches: is a numbered batch new, or the producer's last one again?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark_ledger.errors import Conflict, Fenced
+from pyspark_ledger.metadata.records import ProducerState
+
+
+@dataclass(frozen=True, slots=True)
+class BatchId:
+    """What distinguishes a producer's batch from its others. For the Spark sink, the sequence id is the batch id."""
+
+    sequence: int
+    query: str = ""
+    run: str = ""
+    digest: bytes = b""  # of the offsets that Spark logged for the batch; empty: they could not be read
+
+
+def is_replay(state: ProducerState | None, batch: BatchId, records: int | None, topic: str) -> bool:
+    """True if the producer's last batch is brought again, False if this one is new. Anything else is an error that
+    says what to do: dropping it silently would lose data, taking it would double it.
+
+    ``records`` is None when the writer did not count because the digests agree.
+    """
+    if state is None:
+        return False
+    _check_owner(state, batch, topic)
+    if batch.sequence > state.sequence:
+        return False
+    if batch.sequence < state.sequence:
+        raise Conflict(
+            f"producer '{state.name}' has written sequence id {state.sequence} to topic '{topic}' and now brings "
+            f"{batch.sequence}: an older copy of the checkpoint was restored, or another job uses the name. Restore "
+            f"the newest checkpoint, or start with a new checkpoint and another producerName",
+            "LEDGER_SEQUENCE_BEHIND",
+        )
+    has_digests = bool(batch.digest and state.digest)
+    if batch.digest == state.digest if has_digests else records == state.records:
+        return True
+    raise Conflict(
+        f"producer '{state.name}' brings sequence id {batch.sequence} to topic '{topic}' a second time, with other "
+        f"data ({'other offsets' if has_digests else f'{records} records'}, the log has "
+        f"{state.records} records): an older copy of the checkpoint was restored, or the input of a finished batch "
+        f"changed. Restore the newest checkpoint, or start with a new checkpoint and another producerName",
+        "LEDGER_SEQUENCE_REUSED",
+    )
+
+
+def _check_owner(state: ProducerState, batch: BatchId, topic: str) -> None:
+    """A producer's name belongs to one query, and in it to the last run."""
+    if state.per_record:
+        raise Conflict(
+            f"producer '{state.name}' of topic '{topic}' numbers single records (the last is {state.sequence}), "
+            f"and {owner(batch.query)} would number whole batches with it: choose another producerName, or let it go "
+            f"with client.forget_producer('{topic}', '{state.name}')",
+            "LEDGER_PRODUCER_OWNED",
+        )
+    if batch.query != state.query:
+        raise Conflict(
+            f"producer '{state.name}' of topic '{topic}' belongs to {owner(state.query)} (last sequence id "
+            f"{state.sequence}), and {owner(batch.query)} now writes with it. If that is the same job with a new "
+            f"checkpoint, its batch ids started again and cannot be told from old ones: choose another producerName, "
+            f"or let the old one go with client.forget_producer('{topic}', '{state.name}')",
+            "LEDGER_PRODUCER_OWNED",
+        )
+    if batch.run and batch.run in state.past_runs:
+        raise Fenced(
+            f"run {batch.run} of {owner(batch.query)} was replaced by run {state.run}, which has written sequence id "
+            f"{state.sequence} to topic '{topic}': this one must stop; nothing was changed",
+            "LEDGER_PRODUCER_FENCED",
+        )
+
+
+def owner(query: str) -> str:
+    """Whose a producer's name is, for people."""
+    return f"query {query}" if query else "a batch job"
