@@ -34,8 +34,9 @@ from pyspark_ledger.files.storage import Storage, open_storage
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log import policies, topics
 from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.log.policies import UNCHANGED, Unchanged
-from pyspark_ledger.log.reader import Bound, Reader
+from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.metadata.port import CursorKey, Metadata, RootKey
 from pyspark_ledger.metadata.records import Policies, ProducerState, Topic
 from pyspark_ledger.outbox.outbox import Dispatcher, Outbox
@@ -126,18 +127,18 @@ class LedgerClient:
     def reader(
         self,
         topic: str,
-        start: Bound = "earliest",
-        end: Bound | None = None,
+        start: PlaceLike = "earliest",
+        end: PlaceLike | None = None,
         *,
         columns: list[str] | None = None,
     ) -> Reader:
-        """Iterates over records. ``start`` and ``end`` are ``earliest``, ``latest``, a position (``3:17:0``) or a
-        datetime; without an end the iterator waits for more."""
+        """Iterates over records. ``start`` and ``end`` are ``earliest``, ``latest``, a position (``3:17:0``), or
+        a time (a datetime or ISO 8601) or a Spark offset's JSON; without an end the iterator waits for more."""
         return Reader(self.log(topic, watch=end is None), start, end, columns)
 
     # -- subscriptions -------------------------------------------------------------------------------------
 
-    def create_cursor(self, topic: str, subscription: str, start: Bound = "earliest") -> CursorHandle:
+    def create_cursor(self, topic: str, subscription: str, start: PlaceLike = "earliest") -> CursorHandle:
         """Makes a subscription, unless it is there."""
         log = self.log(topic)
         CursorNode(log, subscription).ensure(start)
@@ -152,7 +153,7 @@ class LedgerClient:
         topic: str,
         subscription: str,
         type: SubscriptionType = "exclusive",
-        start: Bound = "earliest",
+        start: PlaceLike = "earliest",
     ) -> Consumer:
         """Follows a subscription: receive, acknowledge. ``start`` counts only if the subscription is new."""
         if type not in get_args(SubscriptionType):

@@ -14,7 +14,8 @@ from pyspark_ledger.cli.base import Command, Session
 
 if TYPE_CHECKING:
     from pyspark_ledger.log.log import Log
-    from pyspark_ledger.log.reader import Bound, Record
+    from pyspark_ledger.log.places import PlaceLike
+    from pyspark_ledger.log.reader import Record
 
 
 def _columns(_context: click.Context, _option: click.Parameter, text: str | None) -> list[str] | None:
@@ -40,7 +41,7 @@ _METADATA = click.option(
 def read(
     session: Session,
     topic: str,
-    start: Bound,
+    start: PlaceLike,
     count: int | None,
     follow: bool,
     compacted: bool,
@@ -75,7 +76,7 @@ def peek(session: Session, topic: str, count: int, columns: list[str] | None, me
 
 
 def _records(
-    log: Log, start: Bound, columns: list[str] | None, follow: bool = False, compacted: bool = False
+    log: Log, start: PlaceLike, columns: list[str] | None, follow: bool = False, compacted: bool = False
 ) -> Iterator[Record]:
     from pyspark_ledger.log.reader import Reader
 
@@ -88,19 +89,20 @@ def _records(
     yield from Reader(log, start, None if follow else "latest", columns)
 
 
-def _folded(log: Log, start: Bound, columns: list[str] | None) -> Iterator[Record]:
+def _folded(log: Log, start: PlaceLike, columns: list[str] | None) -> Iterator[Record]:
     """The topic as a table, as of the end that the log has in memory."""
     from pyspark_ledger.base.position import Position
     from pyspark_ledger.compaction import run as compaction
-    from pyspark_ledger.log.reader import Record, projection, read_slice, resolve
+    from pyspark_ledger.log import places
+    from pyspark_ledger.log.reader import Record, projection, read_slice
 
     view = log.view()
     schema = projection(log.schema(view.head.schema_id), columns, log.topic.name)
-    for piece in compaction.table(log, view, resolve(log, view, start), view.head.end):
+    for piece in compaction.table(log, view, places.resolve(log, view, start), view.head.end):
         for rows in read_slice(log.storage, log.topic.uuid, piece, schema, with_ids=True):
-            places = (column.to_pylist() for column in (*rows.places(), *rows.ids()))
+            origins = (column.to_pylist() for column in (*rows.places(), *rows.ids()))
             for value, ledger, entry, index, published, producer, sequence in zip(
-                rows.batch.to_pylist(), *places, strict=True
+                rows.batch.to_pylist(), *origins, strict=True
             ):
                 moment = datetime.fromtimestamp(published / 1000, UTC)
                 yield Record(Position(ledger, entry, index), value, moment, producer, sequence, None)

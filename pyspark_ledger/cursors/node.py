@@ -11,9 +11,9 @@ from pyspark_ledger.base.names import check_subscription_name
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown
-from pyspark_ledger.log import scan
+from pyspark_ledger.log import places, scan
 from pyspark_ledger.log.log import Log
-from pyspark_ledger.log.reader import Bound, resolve
+from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.metadata.port import (
     Create,
     CursorKey,
@@ -73,7 +73,7 @@ class CursorNode:
     def _hint(self) -> None:
         self._hinted = True
 
-    def ensure(self, start: Bound | Callable[[], Position]) -> Cursor:
+    def ensure(self, start: PlaceLike) -> Cursor:
         """Makes the cursor if it is not there."""
         try:
             return self.refresh(sync=True)
@@ -81,7 +81,7 @@ class CursorNode:
             if missing.code != "LEDGER_CURSOR_NOT_FOUND":
                 raise
         view = self.log.refresh(sync=True)
-        position = start() if callable(start) else scan.settle(self.log, view, resolve(self.log, view, start))
+        position = places.settle(self.log, view, places.resolve(self.log, view, start)).position
         ordinal = scan.records_before(self.log, view, position)
         made = Cursor(self.name, position, ordinal, self.log.clock.now_ms())
         with contextlib.suppress(TransactionLost, OutcomeUnknown):  # somebody was faster, or it was us

@@ -17,9 +17,9 @@ from pyspark_ledger.datasource.planning import (
     open_log,
     plan,
     read_partition,
-    resolve,
 )
 from pyspark_ledger.errors import InvalidInput
+from pyspark_ledger.log import places
 from pyspark_ledger.log.scan import slices
 
 logger = logging.getLogger(__name__)
@@ -39,8 +39,8 @@ class LedgerBatchReader(DataSourceReader):
         log = open_log(self._options, watch=False)
         view = log.refresh(sync=True)
         check_asked_schema(log, self._schema, self._options)
-        start = resolve(log, view, self._options.start)
-        end = resolve(log, view, self._options.end) if self._options.end else view.head.end
+        start = places.resolve(log, view, self._options.start)
+        end = places.resolve(log, view, self._options.end) if self._options.end else view.head.end
         if start > end:
             raise InvalidInput(
                 f"the read would end at {end}, before it starts at {start}: mend the options that say where it "

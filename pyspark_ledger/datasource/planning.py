@@ -1,4 +1,4 @@
-"""What batch and stream reads share: schemas, where a read starts and ends, and partitions."""
+"""What batch and stream reads share: schemas and partitions."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import shared_client
-from pyspark_ledger.datasource.options import Bounds, ReadOptions
+from pyspark_ledger.datasource.options import ReadOptions
 from pyspark_ledger.datasource.types import arrow_schema, spark_schema
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.storage import open_storage
-from pyspark_ledger.log.log import Log, View
+from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.reader import Rows, projection, read_slice
-from pyspark_ledger.log.scan import Slice, earliest, position_at_time, share
+from pyspark_ledger.log.scan import Slice, share
 
 METADATA = "_metadata"
 METADATA_TYPE = StructType(
@@ -106,24 +105,6 @@ def check_asked_schema(log: Log, schema: StructType, options: ReadOptions) -> No
 
 def _current_schema(log: Log) -> pa.Schema:
     return log.schema(log.view().head.schema_id)
-
-
-def resolve(log: Log, view: View, bounds: Bounds) -> Position:
-    if bounds.uuid and bounds.uuid != log.topic.uuid:
-        raise InvalidInput(
-            f"the offset belongs to the topic {bounds.uuid}, '{log.topic.name}' is {log.topic.uuid}",
-            "LEDGER_TOPIC_RECREATED",
-        )
-    if bounds.publish_ms is not None:
-        return position_at_time(log, view, bounds.publish_ms)
-    if bounds.position is not None:
-        if bounds.position > view.head.end:
-            raise InvalidInput(
-                f"position {bounds.position} is past the end {view.head.end} of topic '{log.topic.name}'",
-                "LEDGER_POSITION_PAST_END",
-            )
-        return bounds.position
-    return earliest(view) if bounds.word == "earliest" else view.head.end
 
 
 def plan(

@@ -32,11 +32,10 @@ from pyspark_ledger.datasource.planning import (
     open_log,
     plan,
     read_partition,
-    resolve,
 )
 from pyspark_ledger.datasource.subscription import Place, Subscription
 from pyspark_ledger.errors import DataLoss
-from pyspark_ledger.log import scan
+from pyspark_ledger.log import places, scan
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.reader import POLL_S
 from pyspark_ledger.log.scan import Slice
@@ -223,7 +222,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     log,
                     self._options.subscription,
                     self._options.subscription_type,
-                    lambda: resolve(log, log.view(), self._options.start),
+                    self._options.start,
                 )
             self._opened = log
         return self._opened
@@ -254,7 +253,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the options say the query ends. A time to which nothing was published yet is no end yet."""
         end = self._options.end
         if self._stop is None and end is not None and (end.publish_ms or 0) <= view.head.last_publish_ms:
-            self._stop = resolve(log, view, end)
+            self._stop = places.resolve(log, view, end)
         return self._stop
 
     def _current(self) -> tuple[Log, View]:
@@ -266,7 +265,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the options say the query begins, asked once: "latest" must not move while the query waits."""
         if self._start is None:
             log = self._log()
-            self._start = resolve(log, log.refresh(sync=True), self._options.start)
+            self._start = places.resolve(log, log.refresh(sync=True), self._options.start)
         return self._start
 
     def _waits_for_more(self, log: Log, view: View, begin: Position, end: Position) -> bool:

@@ -21,6 +21,7 @@ from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.datasource.offsets import Offset
 from pyspark_ledger.errors import Conflict
 from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.places import PlaceLike
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Place:
 class Subscription:
     """Attached to a cursor for as long as the query runs."""
 
-    def __init__(self, log: Log, name: str, kind: SubscriptionType, start: Callable[[], Position]) -> None:
+    def __init__(self, log: Log, name: str, kind: SubscriptionType, start: PlaceLike) -> None:
         self._log = log
         node = CursorNode(log, name)
         node.ensure(start)

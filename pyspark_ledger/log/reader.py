@@ -1,4 +1,4 @@
-"""Reads records from Python, and resolves where a read starts and ends."""
+"""Reads records from Python."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from pyspark_ledger.files import mask
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import EntryReader
 from pyspark_ledger.files.storage import Storage
-from pyspark_ledger.log import scan
-from pyspark_ledger.log.log import Log, View
+from pyspark_ledger.log import places, scan
+from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.places import PlaceLike
 
-Bound = str | Position | datetime
 POLL_S = 2.0  # how long a lost watch can go unnoticed
 WAIT_S = 0.005
 Fields = tuple[Position, Mapping[str, Any], datetime, str, int | None, str | None]  # of a Record
@@ -44,13 +44,13 @@ class Record:
 class Reader:
     """Iterates over records in order. Without an end it waits for more; :meth:`stop` ends it from another thread."""
 
-    def __init__(self, log: Log, start: Bound, end: Bound | None, columns: list[str] | None = None) -> None:
+    def __init__(self, log: Log, start: PlaceLike, end: PlaceLike | None, columns: list[str] | None = None) -> None:
         self._log = log
         view = log.refresh(sync=True)
         self._schema = projection(log.schema(view.head.schema_id), columns, log.topic.name)
-        self._start = resolve(log, view, start)
+        self._start = places.resolve(log, view, start)
         self._last: tuple[scan.Slice, int] | None = None  # the record that was read last: its piece and index
-        self._end = None if end is None else resolve(log, view, end)
+        self._end = None if end is None else places.resolve(log, view, end)
         self._stopped = False
 
     @property
@@ -193,18 +193,3 @@ def projection(schema: pa.Schema, columns: list[str] | None, topic: str) -> pa.S
                 f"topic '{topic}' has no column '{name}': {', '.join(schema.names)}", "LEDGER_COLUMN_NOT_FOUND"
             )
     return pa.schema([schema.field(name) for name in columns])
-
-
-def resolve(log: Log, view: View, bound: Bound) -> Position:
-    """Where a read starts or ends. A time resolves to the first record published at or after it."""
-    if isinstance(bound, Position):
-        log.check_not_past_end(view, bound)
-        return bound
-    if isinstance(bound, datetime):
-        moment = bound if bound.tzinfo else bound.replace(tzinfo=UTC)
-        return scan.position_at_time(log, view, int(moment.timestamp() * 1000))
-    if bound == "earliest":
-        return scan.earliest(view)
-    if bound == "latest":
-        return view.head.end
-    return resolve(log, view, Position.parse(bound))

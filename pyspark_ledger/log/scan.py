@@ -5,12 +5,15 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from pyspark_ledger.base.position import EARLIEST, Position
+from pyspark_ledger.base.position import Position
 from pyspark_ledger.files import mask
 from pyspark_ledger.files.entryfile import BATCH_ROWS
-from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.metadata.records import FileRef
+
+if TYPE_CHECKING:  # only for types: executors cut slices where there is no log
+    from pyspark_ledger.log.log import Log, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +159,6 @@ def position_at(log: Log, view: View, ordinal: int) -> Position:
     raise AssertionError(f"commit {commit.number} does not have record {ordinal}")
 
 
-def settle(log: Log, view: View, position: Position) -> Position:
-    """The position itself if a record is there; else the next one that is valid, at most the end."""
-    return min(position_at(log, view, records_before(log, view, position)), view.head.end)
-
-
 def bytes_before(log: Log, view: View, position: Position) -> int:
     """Stored bytes before a position; inside an entry by its share of rows."""
     commit = next(log.commits_from(view, position), None) if position < view.head.end else None
@@ -173,16 +171,6 @@ def bytes_before(log: Log, view: View, position: Position) -> int:
         elif (commit.ledger, number) == (position.ledger, position.entry):
             before += entry.bytes * min(position.index, entry.records) // entry.records
     return before
-
-
-def position_at_time(log: Log, view: View, publish_ms: int) -> Position:
-    """The first record published at or after a time; the end if there is none."""
-    commit = log.commit_at_time(view, publish_ms)
-    return view.head.end if commit is None else Position(commit.ledger, commit.first_entry, 0)
-
-
-def earliest(view: View) -> Position:
-    return EARLIEST
 
 
 def share(pieces: list[Slice], target_bytes: int, min_partitions: int) -> list[list[Slice]]:

@@ -19,7 +19,7 @@ from pyspark_ledger.dedup.record_ids import IdColumns, Ranges
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.files import mask
 from pyspark_ledger.lifecycle import gc
-from pyspark_ledger.log import policies, scan
+from pyspark_ledger.log import places, policies, scan
 from pyspark_ledger.log.policies import UNCHANGED
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.metadata.port import CommitKey, DedupKey, NamespaceKey
@@ -186,7 +186,7 @@ def test_any_batches_in_any_order_give_the_models_log_I1_I2_I5(tmp_path_factory,
 
 def check_limits_and_positions(log, view, wanted, rows):
     """A limited read takes exactly as many records as it says, wherever masked rows lie, and misses none."""
-    position, done = scan.earliest(view), 0
+    position, done = places.earliest(view), 0
     while done < len(wanted):
         after, taken = scan.advance(
             scan.slices(log, view, position, view.head.end), position, view.head.end, max_rows=rows

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyspark_ledger.append import append as protocol
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import DataLoss, InvalidInput
-from pyspark_ledger.log import scan
+from pyspark_ledger.log import places, scan
 from pyspark_ledger.log.scan import Slice
 from pyspark_ledger.metadata.records import FileRef
 from tests.support.worlds import SCHEMA, World, append, stage
@@ -88,11 +88,11 @@ def test_a_position_past_the_end_is_data_loss_by_name(log):
 
 def test_time_finds_the_first_record_at_or_after_it(log):
     view = log.view()
-    assert scan.position_at_time(log, view, 0) == Position(0, 0, 0)
-    assert scan.position_at_time(log, view, 2**60) == view.head.end
+    assert places.at_time(log, view, 0) == Position(0, 0, 0)
+    assert places.at_time(log, view, 2**60) == view.head.end
     append(log, 1)
     last = log.view().open_commits[-1]
-    assert scan.position_at_time(log, log.view(), last.publish_ms) <= Position(last.ledger, last.first_entry, 0)
+    assert places.at_time(log, log.view(), last.publish_ms) <= Position(last.ledger, last.first_entry, 0)
 
 
 def a_slice(entry: int, rows: int, length: int) -> Slice:
