@@ -24,7 +24,9 @@ from pyspark_ledger.base.limits import DEFAULT_LIMITS, Limits
 from pyspark_ledger.base.names import zookeeper_address
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.compaction import run as compaction
+from pyspark_ledger.compaction.plan import check_compactable, state_slices
 from pyspark_ledger.compaction.run import CompactionStats
+from pyspark_ledger.compaction.work import Progress
 from pyspark_ledger.cursors.attachment import SubscriptionType
 from pyspark_ledger.cursors.consumer import Consumer
 from pyspark_ledger.cursors.handle import CursorHandle, CursorStats
@@ -131,10 +133,19 @@ class LedgerClient:
         end: PlaceLike | None = None,
         *,
         columns: list[str] | None = None,
+        compacted: bool = False,
     ) -> Reader:
-        """Iterates over records. ``start`` and ``end`` are ``earliest``, ``latest``, a position (``3:17:0``), or
-        a time (a datetime or ISO 8601) or a Spark offset's JSON; without an end the iterator waits for more."""
-        return Reader(self.log(topic, watch=end is None), start, end, columns)
+        """Iterates over records. ``start`` and ``end`` are ``earliest``, ``latest``, a position (``3:17:0``), a time (a
+        datetime or ISO 8601) or a Spark offset's JSON; without an end the iterator waits for more.
+
+        With ``compacted`` it gives the state of every key up to the end: its last record, if that is no tombstone, and
+        the records that have no key. Without an end it gives the state as it is now, and then every change: records
+        as they are written, tombstones too. The topic needs a key; it need not have been compacted, which only makes
+        this faster."""
+        log = self.log(topic, watch=end is None)
+        if compacted:
+            check_compactable(log)
+        return Reader(log, start, end, columns, state_slices if compacted else None)
 
     # -- subscriptions -------------------------------------------------------------------------------------
 
@@ -213,7 +224,7 @@ class LedgerClient:
     def compact(
         self,
         topic: str,
-        progress: compaction.Progress = lambda *_: None,
+        progress: Progress = lambda *_: None,
         *,
         read_rate: float | None = None,
         write_rate: float | None = None,

@@ -22,7 +22,8 @@ from pyspark_ledger.errors import CursorUnderRevision, InvalidInput, LedgerError
 from pyspark_ledger.log import scan
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.places import PlaceLike
-from pyspark_ledger.log.reader import POLL_S, WAIT_S, Record, read_slice
+from pyspark_ledger.log.reader import POLL_S, WAIT_S, Record
+from pyspark_ledger.log.rows import read_slice
 from pyspark_ledger.metadata.records import Cursor
 
 logger = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ _WAIT_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BatchStart:
     """Where the next batch begins. ``start`` is set if that is not where the last one ended."""
 
     position: Position
@@ -50,7 +50,7 @@ class Subscription:
         self._attachment.attach()
         self._restore_signal = _on_sigterm(self._attachment.detach)
 
-    def place(self, at: Offset | None) -> Place | None:
+    def next_start(self, at: Offset | None) -> BatchStart | None:
         """Where a query goes on that has finished everything before ``at``; None while the cursor is being moved."""
         cursor = self._attachment.verified()
         while cursor.reviser and self._attachment.is_under_revision():
@@ -61,7 +61,7 @@ class Subscription:
         if at is not None and at.revision == cursor.revision:
             cursor = self._attachment.acknowledge(at.position, at.revision)
             if at.revision == cursor.revision:
-                return Place(at.position, None, cursor.revision, cursor.epoch)
+                return BatchStart(at.position, None, cursor.revision, cursor.epoch)
         if at is not None and at.revision > cursor.revision:
             raise Conflict(
                 f"the checkpoint knows revision {at.revision} of subscription '{cursor.name}', which is at "
@@ -71,7 +71,7 @@ class Subscription:
         begin = cursor.mark_delete
         if at is not None and at.revision >= cursor.rewound:  # since then it was only skipped forward
             begin = max(begin, at.position)
-        return Place(begin, begin, cursor.revision, cursor.epoch)
+        return BatchStart(begin, begin, cursor.revision, cursor.epoch)
 
     def done(self, end: Offset) -> None:
         self._attachment.acknowledge(end.position, end.revision)

@@ -17,7 +17,7 @@ from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import LedgerClient
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import RevisionController
-from pyspark_ledger.datasource.planning import METADATA
+from pyspark_ledger.datasource.executor.reading import METADATA
 from pyspark_ledger.errors import Conflict, Fenced, NotFound
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
 from pyspark_ledger.metadata.port import RootKey
@@ -47,9 +47,9 @@ class Follower(Query):
         super().__init__(client, subscription="s", **{"maxRowsPerTrigger": "4", **options})
 
     def plan(self, limit=None) -> tuple[dict, dict]:
-        self.reader._log().refresh(sync=True)  # else a watch says so, a moment later
-        if self.reader._subscription is not None:
-            self.reader._subscription._attachment.node.refresh(sync=True)
+        self.reader._planner.log().refresh(sync=True)  # else a watch says so, a moment later
+        if self.reader._planner._subscription is not None:
+            self.reader._planner._subscription._attachment.node.refresh(sync=True)
         return super().plan(limit)
 
     def stop(self) -> None:

@@ -20,7 +20,7 @@ from pyspark_ledger.files.entryfile import EntryReader, EntryWriter
 from pyspark_ledger.files.storage import Storage, open_storage
 from pyspark_ledger.log import places, scan, topics
 from pyspark_ledger.log.log import Log
-from pyspark_ledger.log.reader import read_slice
+from pyspark_ledger.log.rows import read_slice
 from pyspark_ledger.metadata.port import Metadata
 from pyspark_ledger.metadata.records import Entry
 from pyspark_ledger.testing.memory import Faults, MemoryMetadata, MemoryServer

@@ -1,0 +1,1 @@
+"""What runs on executors: it touches storage only, never ZooKeeper."""
