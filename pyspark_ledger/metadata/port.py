@@ -20,8 +20,8 @@ from pyspark_ledger.metadata.records import (
     Holder,
     Marker,
     Namespace,
+    NodeRecord,
     Pin,
-    Record,
     Schema,
     TokenBlock,
     TokenChunk,
@@ -29,7 +29,7 @@ from pyspark_ledger.metadata.records import (
     Topic,
 )
 
-R = TypeVar("R", bound=Record)
+R = TypeVar("R", bound=NodeRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,14 +193,14 @@ class Versioned(Generic[R]):
 @dataclass(frozen=True, slots=True)
 class Create:
     key: AnyKey
-    record: Record
+    record: NodeRecord
     ephemeral: bool = False  # gone when the session that made it ends
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
     key: AnyKey
-    record: Record
+    record: NodeRecord
     version: int
 
 

@@ -24,11 +24,11 @@ from pyspark_ledger.metadata.records import (
     Holder,
     Marker,
     Namespace,
+    NodeRecord,
     Past,
     Pin,
     Policies,
     ProducerState,
-    Record,
     Schema,
     TokenBlock,
     TokenChunk,
@@ -39,7 +39,7 @@ from pyspark_ledger.zk_metadata import records_pb2 as pb
 
 FORMAT = 1
 
-R = TypeVar("R", bound=Record)
+R = TypeVar("R", bound=NodeRecord)
 
 
 class _Message(Protocol):
@@ -60,7 +60,7 @@ class _Kind(Generic[R, M]):
     load: Callable[[M], R]
 
 
-def encode(key: port.Key[Any], record: Record) -> bytes:
+def encode(key: port.Key[Any], record: NodeRecord) -> bytes:
     kind = _KINDS[type(key)]
     if not isinstance(record, kind.record):
         raise TypeError(f"{key!r} holds a {kind.record.__name__}, not {record!r}")

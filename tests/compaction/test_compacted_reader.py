@@ -59,8 +59,8 @@ def test_every_key_once_with_its_last_record_and_where_it_came_from(client):
     records = list(client.reader("t", end="latest", compacted=True))
     assert [(record["k"], record["v"]) for record in records] == [(None, 7), ("a", 2), ("c", 3)]
     assert records == folded(client.reader("t", end="latest"))  # position, publish time, producer, sequence id too
-    (batches,) = [pa.Table.from_batches(client.reader("t", end="latest", compacted=True, columns=["v"]).batches())]
-    assert batches.to_pydict() == {"v": [7, 2, 3]}
+    table = pa.Table.from_batches(client.reader("t", end="latest", compacted=True, columns=["v"]).batches())
+    assert table.to_pydict() == {"v": [7, 2, 3]}
     assert [record.value for record in client.reader("t", end="latest", compacted=True, columns=[])] == [{}] * 3
 
 
