@@ -156,7 +156,7 @@ class LedgerClient:
         return CursorHandle(log, subscription)
 
     def cursor(self, topic: str, subscription: str) -> CursorHandle:
-        """A subscription seen from outside: stats, reset, skip, clear_backlog, rewind, redeliver, mark_delete."""
+        """A subscription from outside: stats, preview, reset, skip, clear_backlog, rewind, redeliver, mark_delete."""
         return CursorHandle(self.log(topic), subscription)
 
     def consumer(

@@ -12,12 +12,10 @@ from pyspark_ledger.cursors.revision import RevisionController
 from pyspark_ledger.errors import Conflict, CursorUnderRevision, InvalidInput
 from pyspark_ledger.log import places, scan
 from pyspark_ledger.log.log import Log
-from pyspark_ledger.log.places import PlaceLike, Settled
+from pyspark_ledger.log.places import Place, PlaceLike, Settled
 from pyspark_ledger.metadata.records import Cursor
 
 logger = logging.getLogger(__name__)
-
-_DESTINATION = "place to reset to"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ class CursorHandle:
         fail for ever, and not exactly-once for a query with state.
 
         With an ``operation_id`` of 16 bytes a repeated call is done once."""
-        place = places.parse(to, _DESTINATION)
+        place = self._destination(to)
         settled: Settled | None = None
 
         def move(cursor: Cursor) -> Cursor:
@@ -99,7 +97,7 @@ class CursorHandle:
 
     def preview(self, to: PlaceLike) -> ResetPreview:
         """What :meth:`reset` to the same place would do now. Changes nothing."""
-        place = places.parse(to, _DESTINATION)
+        place = self._destination(to)
         cursor, view = self._node.refresh(sync=True), self._log.refresh(sync=True)
         settled = places.settle(self._log, view, place)
         ordinal = scan.records_before(self._log, view, settled.position)
@@ -112,6 +110,11 @@ class CursorHandle:
             skipped_records=max(0, ordinal - cursor.ordinal) - (len(acks) - acks_after),
             repeated_records=max(0, cursor.ordinal - ordinal) + acks_after,
         )
+
+    def _destination(self, to: PlaceLike) -> Place:
+        place = places.parse(to, "place to reset to")
+        places.check_topic(self._log, place)
+        return place
 
     def skip(self, records: int, *, operation_id: bytes | None = None) -> ResetResult:
         """Acknowledges the next so many records that are not acknowledged. Never moves a running query back."""

@@ -111,7 +111,7 @@ def resolve(log: Log, view: View, given: PlaceLike) -> Position:
         return at_time(log, view, place.publish_ms)
     if place.position is None:
         return earliest(view) if place.word == "earliest" else view.head.end
-    _check_topic(log, place)
+    check_topic(log, place)
     if place.position > view.head.end:
         raise DataLoss(
             f"position {place.position} is past the end {view.head.end} of topic '{log.topic.name}': it was never "
@@ -128,13 +128,14 @@ def settle(log: Log, view: View, given: PlaceLike) -> Settled:
     if place.position is None:
         wanted = resolve(log, view, place)
     else:
-        _check_topic(log, place)
+        check_topic(log, place)
         wanted = min(place.position, view.head.end)
     settled = min(scan.position_at(log, view, scan.records_before(log, view, wanted)), view.head.end)
     return Settled(settled, exact=place.position in (None, settled))
 
 
 def earliest(view: View) -> Position:
+    """The first position that can be read."""
     return EARLIEST
 
 
@@ -144,7 +145,8 @@ def at_time(log: Log, view: View, publish_ms: int) -> Position:
     return view.head.end if commit is None else Position(commit.ledger, commit.first_entry, 0)
 
 
-def _check_topic(log: Log, place: Place) -> None:
+def check_topic(log: Log, place: Place) -> None:
+    """An offset must belong to this very topic, not to one that had its name before."""
     if place.uuid and place.uuid != log.topic.uuid:
         raise InvalidInput(
             f"the offset belongs to the topic {place.uuid}, '{log.topic.name}' is {log.topic.uuid}",

@@ -14,6 +14,7 @@ from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.log import scan
 from pyspark_ledger.testing.clock import SeededClock
+from pyspark_ledger.testing.memory import Faults
 from tests.support.worlds import World, append
 
 RECORDS = 30
@@ -88,6 +89,16 @@ def test_a_preview_says_what_a_reset_would_do_and_changes_nothing(world):
     with pytest.raises(InvalidInput, match="'yesterday' is no place to reset to"):
         cursor.preview("yesterday")
     assert cursor.stats() == before
+
+
+def test_a_place_in_another_topic_is_refused_before_anything_is_done(world):
+    CursorNode(world.log(), "s").ensure("earliest")
+    faults, alien = Faults(), '{"pos": "0:1:1", "topic": "another", "v": 1}'
+    cursor = CursorHandle(world.log(faults), "s")
+    for move in (cursor.preview, cursor.reset):
+        with pytest.raises(InvalidInput, match="LEDGER_TOPIC_RECREATED"):
+            move(alien)
+    assert faults.transacts == 0
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
