@@ -67,13 +67,5 @@ def _full_state(client: Any) -> int:
 
 
 def _compacted_state(client: Any) -> int:
-    from pyspark_ledger.base.position import EARLIEST
-    from pyspark_ledger.compaction import run as compaction
-    from pyspark_ledger.log.reader import read_slice
-
-    log = client.log("keyed")
-    view = log.refresh(sync=True)
-    pieces = compaction.table(log, view, EARLIEST, view.head.end)
-    rows = [r.batch for piece in pieces for r in read_slice(log.storage, log.topic.uuid, piece, SCHEMA)]
-    whole = pa.Table.from_batches(rows)
+    whole = pa.Table.from_batches(client.reader("keyed", end="latest", compacted=True).batches())
     return int(whole.num_rows + pc.sum(whole["value"]).as_py())

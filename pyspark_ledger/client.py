@@ -25,7 +25,9 @@ from pyspark_ledger.base.limits import DEFAULT_LIMITS, Limits
 from pyspark_ledger.base.names import zookeeper_address
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.compaction import run as compaction
+from pyspark_ledger.compaction.plan import check_compactable, state_slices
 from pyspark_ledger.compaction.run import CompactionStats
+from pyspark_ledger.compaction.work import Progress
 from pyspark_ledger.cursors.attachment import SubscriptionType
 from pyspark_ledger.cursors.consumer import Consumer
 from pyspark_ledger.cursors.handle import CursorHandle, CursorStats
@@ -35,8 +37,9 @@ from pyspark_ledger.files.storage import Storage, open_storage
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log import policies, topics
 from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.log.policies import UNCHANGED, Unchanged
-from pyspark_ledger.log.reader import Bound, Reader
+from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.metadata.port import CursorKey, Metadata, RootKey
 from pyspark_ledger.metadata.records import Policies, ProducerState, Topic
 from pyspark_ledger.metadata.transactions import Transactions
@@ -128,25 +131,34 @@ class LedgerClient:
     def reader(
         self,
         topic: str,
-        start: Bound = "earliest",
-        end: Bound | None = None,
+        start: PlaceLike = "earliest",
+        end: PlaceLike | None = None,
         *,
         columns: list[str] | None = None,
+        compacted: bool = False,
     ) -> Reader:
-        """Iterates over records. ``start`` and ``end`` are ``earliest``, ``latest``, a position (``3:17:0``) or a
-        datetime; without an end the iterator waits for more."""
-        return Reader(self.log(topic, watch=end is None), start, end, columns)
+        """Iterates over records. ``start`` and ``end`` are ``earliest``, ``latest``, a position (``3:17:0``), a time (a
+        datetime or ISO 8601) or a Spark offset's JSON; without an end the iterator waits for more.
+
+        With ``compacted`` it gives the state of every key up to the end: its last record, if that is no tombstone, and
+        the records that have no key. Without an end it gives the state as it is now, and then every change: records
+        as they are written, tombstones too. The topic needs a key; it need not have been compacted, which only makes
+        this faster."""
+        log = self.log(topic, watch=end is None)
+        if compacted:
+            check_compactable(log)
+        return Reader(log, start, end, columns, state_slices if compacted else None)
 
     # -- subscriptions -------------------------------------------------------------------------------------
 
-    def create_cursor(self, topic: str, subscription: str, start: Bound = "earliest") -> CursorHandle:
+    def create_cursor(self, topic: str, subscription: str, start: PlaceLike = "earliest") -> CursorHandle:
         """Makes a subscription, unless it is there."""
         log = self.log(topic)
         CursorNode(log, subscription).ensure(start)
         return CursorHandle(log, subscription)
 
     def cursor(self, topic: str, subscription: str) -> CursorHandle:
-        """A subscription seen from outside: stats, reset, skip, clear_backlog, rewind, redeliver, mark_delete."""
+        """A subscription from outside: stats, preview, reset, skip, clear_backlog, rewind, redeliver, mark_delete."""
         return CursorHandle(self.log(topic), subscription)
 
     def consumer(
@@ -154,7 +166,7 @@ class LedgerClient:
         topic: str,
         subscription: str,
         type: SubscriptionType = "exclusive",
-        start: Bound = "earliest",
+        start: PlaceLike = "earliest",
     ) -> Consumer:
         """Follows a subscription: receive, acknowledge. ``start`` counts only if the subscription is new."""
         if type not in get_args(SubscriptionType):
@@ -214,7 +226,7 @@ class LedgerClient:
     def compact(
         self,
         topic: str,
-        progress: compaction.Progress = lambda *_: None,
+        progress: Progress = lambda *_: None,
         *,
         read_rate: float | None = None,
         write_rate: float | None = None,

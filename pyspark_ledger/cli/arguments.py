@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from typing import TYPE_CHECKING
 
 import click
 
-from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pyspark_ledger.log.places import Place
 
 RATE = click.FloatRange(min=0, min_open=True)  # records per second
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -34,17 +36,11 @@ def spelled(seconds: float) -> str:
     return f"{seconds / _UNITS[unit]:g}{unit}"
 
 
-def place(_context: click.Context, _option: click.Parameter, text: str) -> str | Position | datetime:
-    """A start or an end: what :data:`pyspark_ledger.log.reader.Bound` takes."""
-    if text in ("earliest", "latest"):
-        return text
+def place(_context: click.Context, _option: click.Parameter, text: str) -> Place:
+    """A start, an end, or where a cursor is sent."""
+    from pyspark_ledger.log import places
+
     try:
-        return Position.parse(text)
-    except InvalidInput:
-        pass
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(
-            f"'{text}' is no place in a topic: use earliest, latest, a position as 3:17:0, or a time in ISO 8601"
-        ) from None
+        return places.parse(text)
+    except InvalidInput as error:
+        raise click.BadParameter(error.message) from None

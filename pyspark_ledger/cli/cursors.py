@@ -14,9 +14,9 @@ from pyspark_ledger.errors import LedgerError
 from pyspark_ledger.metadata.port import CursorKey, RootKey
 
 if TYPE_CHECKING:
-    from pyspark_ledger.cursors.handle import CursorHandle, CursorStats, Moved
+    from pyspark_ledger.cursors.handle import CursorHandle, CursorStats, ResetResult
     from pyspark_ledger.log.log import Log
-    from pyspark_ledger.log.reader import Bound
+    from pyspark_ledger.log.places import Place
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PLACES = "earliest, latest, a position as 3:17:0, or a publish time in ISO 8601."
@@ -97,7 +97,7 @@ def _facts(topic: str, stats: CursorStats) -> dict[str, Any]:
 @_one_subscription
 @click.option("--from", "start", default="earliest", show_default=True, callback=place, metavar="PLACE", help=_PLACES)
 @click.pass_obj
-def create(session: Session, topic: str, subscription: str, start: Bound) -> None:
+def create(session: Session, topic: str, subscription: str, start: Place) -> None:
     """Make a SUBSCRIPTION to TOPIC, unless it is there."""
     with session.client() as client:
         uuid = client.topic(topic).uuid
@@ -132,32 +132,28 @@ def delete(session: Session, topic: str, subscription: str, yes: bool) -> None:
                    "for ever. Not exactly-once for a query with state.")  # fmt: skip
 @_YES
 @click.pass_obj
-def reset(session: Session, topic: str, subscription: str, to: Bound, discard_planned: bool, yes: bool) -> None:
+def reset(session: Session, topic: str, subscription: str, to: Place, discard_planned: bool, yes: bool) -> None:
     """Move a SUBSCRIPTION. Whoever follows it goes on from there."""
     with session.client() as client:
         cursor = client.cursor(topic, subscription)
         if not yes:
-            _would_move(session, client.log(topic), cursor.stats(), to)
+            _would_move(session, cursor, to)
         _tell(session, topic, cursor, cursor.reset(to, discard_planned=discard_planned))
 
 
-def _would_move(session: Session, log: Log, stats: CursorStats, to: Bound) -> None:
-    from pyspark_ledger.base.position import Position
-    from pyspark_ledger.log import scan
-    from pyspark_ledger.log.reader import resolve
-
-    view = log.refresh(sync=True)
-    target = scan.settle(log, view, min(to, view.head.end) if isinstance(to, Position) else resolve(log, view, to))
+def _would_move(session: Session, cursor: CursorHandle, to: Place) -> None:
+    preview, stats = cursor.preview(to), cursor.stats()
     row = {
-        "subscription": stats.name,
-        "position": stats.mark_delete,
-        "to": target,
-        "skipped_records": scan.count(log, view, stats.mark_delete, target),
-        "repeated_records": scan.count(log, view, target, stats.mark_delete),
+        "subscription": cursor.name,
+        "position": preview.current,
+        "to": preview.position,
+        "exact": preview.exact,
+        "skipped_records": preview.skipped_records,
+        "repeated_records": preview.repeated_records,
         "dropped_acks": stats.individual_acks,
         "owner": stats.owner,
     }
-    session.require_yes(False, f"move subscription '{stats.name}'", [row])
+    session.require_yes(False, f"move subscription '{cursor.name}'", [row])
 
 
 @cursors.command()
@@ -208,7 +204,7 @@ def redeliver(session: Session, topic: str, subscription: str) -> None:
         _tell(session, topic, cursor, cursor.redeliver())
 
 
-def _tell(session: Session, topic: str, cursor: CursorHandle, moved: Moved) -> None:
+def _tell(session: Session, topic: str, cursor: CursorHandle, moved: ResetResult) -> None:
     stats = cursor.stats()
     session.output.done(
         f"{cursor.name}: at {moved.position}, revision {moved.revision}, backlog {stats.backlog_records:,} records",

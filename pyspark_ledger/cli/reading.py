@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,8 @@ from pyspark_ledger.cli.base import Command, Session
 
 if TYPE_CHECKING:
     from pyspark_ledger.log.log import Log
-    from pyspark_ledger.log.reader import Bound, Record
+    from pyspark_ledger.log.places import Place
+    from pyspark_ledger.log.reader import Record
 
 
 def _columns(_context: click.Context, _option: click.Parameter, text: str | None) -> list[str] | None:
@@ -40,7 +40,7 @@ _METADATA = click.option(
 def read(
     session: Session,
     topic: str,
-    start: Bound,
+    start: Place,
     count: int | None,
     follow: bool,
     compacted: bool,
@@ -49,9 +49,10 @@ def read(
 ) -> None:
     """Records of TOPIC, oldest first. With --json, lines that 'topics write' takes back."""
     with session.client() as client:
-        log = client.log(topic, watch=follow)
+        end = None if follow else "latest"
+        records = client.reader(topic, start, end, columns=columns, compacted=compacted)
         try:
-            _show(session, log, islice(_records(log, start, columns, follow, compacted), count), metadata)
+            _show(session, client.log(topic), islice(records, count), metadata)
         except KeyboardInterrupt:
             if not follow:
                 raise
@@ -71,39 +72,8 @@ def peek(session: Session, topic: str, count: int, columns: list[str] | None, me
         log = client.log(topic)
         view = log.refresh(sync=True)
         start = scan.position_at(log, view, max(0, view.head.records - count))
-        _show(session, log, islice(_records(log, start, columns), count), metadata)
-
-
-def _records(
-    log: Log, start: Bound, columns: list[str] | None, follow: bool = False, compacted: bool = False
-) -> Iterator[Record]:
-    from pyspark_ledger.log.reader import Reader
-
-    if compacted:
-        end = log.refresh(sync=True).head.end
-        yield from _folded(log, start, columns)
-        if not follow:
-            return
-        start = end
-    yield from Reader(log, start, None if follow else "latest", columns)
-
-
-def _folded(log: Log, start: Bound, columns: list[str] | None) -> Iterator[Record]:
-    """The topic as a table, as of the end that the log has in memory."""
-    from pyspark_ledger.base.position import Position
-    from pyspark_ledger.compaction import run as compaction
-    from pyspark_ledger.log.reader import Record, projection, read_slice, resolve
-
-    view = log.view()
-    schema = projection(log.schema(view.head.schema_id), columns, log.topic.name)
-    for piece in compaction.table(log, view, resolve(log, view, start), view.head.end):
-        for rows in read_slice(log.storage, log.topic.uuid, piece, schema, with_ids=True):
-            places = (column.to_pylist() for column in (*rows.places(), *rows.ids()))
-            for value, ledger, entry, index, published, producer, sequence in zip(
-                rows.batch.to_pylist(), *places, strict=True
-            ):
-                moment = datetime.fromtimestamp(published / 1000, UTC)
-                yield Record(Position(ledger, entry, index), value, moment, producer, sequence, None)
+        records = client.reader(topic, start, "latest", columns=columns)
+        _show(session, log, islice(records, count), metadata)
 
 
 def _show(session: Session, log: Log, records: Iterable[Record], metadata: bool) -> None:

@@ -21,7 +21,9 @@ from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import CursorUnderRevision, InvalidInput, LedgerError
 from pyspark_ledger.log import scan
 from pyspark_ledger.log.log import Log
-from pyspark_ledger.log.reader import POLL_S, WAIT_S, Bound, Record, read_slice
+from pyspark_ledger.log.places import PlaceLike
+from pyspark_ledger.log.reader import POLL_S, WAIT_S, Record
+from pyspark_ledger.log.rows import read_slice
 from pyspark_ledger.metadata.records import Cursor
 
 logger = logging.getLogger(__name__)
@@ -66,7 +68,7 @@ class Consumer:
     """
 
     def __init__(
-        self, log: Log, subscription: str, kind: SubscriptionType = "exclusive", start: Bound = "earliest"
+        self, log: Log, subscription: str, kind: SubscriptionType = "exclusive", start: PlaceLike = "earliest"
     ) -> None:
         self._log = log
         self._node = CursorNode(log, subscription)

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import RevisionController
 from pyspark_ledger.errors import Conflict, CursorUnderRevision, InvalidInput
-from pyspark_ledger.log import scan
+from pyspark_ledger.log import places, scan
 from pyspark_ledger.log.log import Log
-from pyspark_ledger.log.reader import Bound, resolve
+from pyspark_ledger.log.places import Place, PlaceLike, Settled
 from pyspark_ledger.metadata.records import Cursor
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """What a reset did: where the cursor is, and where it was asked to go."""
+class ResetResult:
+    """What a reset did, or a skip, a rewind, a redelivery: where the cursor is now.
+
+    ``exact`` is False only after a reset to a position that has no record (masked, or past the end): the cursor is then
+    at the next valid one."""
 
     position: Position
     revision: int
-    asked: str
+    exact: bool = True
 
-    @property
-    def exact(self) -> bool:
-        """False if the position was gone, masked or past the end, and the next valid one was taken."""
-        return str(self.position) == self.asked
+
+@dataclass(frozen=True, slots=True)
+class ResetPreview:
+    """What a reset would do. ``exact`` is as in :class:`ResetResult`."""
+
+    current: Position  # where the cursor is
+    position: Position  # where it would be
+    exact: bool
+    skipped_records: int  # not acknowledged, and nobody would get them
+    repeated_records: int  # acknowledged, and they would come again
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +69,7 @@ class CursorHandle:
     def name(self) -> str:
         return self._node.name
 
-    def reset(self, to: Bound, *, discard_planned: bool = False, operation_id: bytes | None = None) -> Moved:
+    def reset(self, to: PlaceLike, *, discard_planned: bool = False, operation_id: bytes | None = None) -> ResetResult:
         """Moves the subscription to ``earliest``, ``latest``, a position, or the first record published at or after a
         time (a datetime or ISO 8601). Whoever follows it goes on from there: a query with its next batch.
 
@@ -71,20 +78,45 @@ class CursorHandle:
         fail for ever, and not exactly-once for a query with state.
 
         With an ``operation_id`` of 16 bytes a repeated call is done once."""
-        asked = _bound(to)
+        place = self._destination(to)
+        settled: Settled | None = None
 
         def move(cursor: Cursor) -> Cursor:
+            nonlocal settled
             view = self._log.refresh(sync=True)
-            wanted = asked if isinstance(asked, Position) else resolve(self._log, view, asked)
-            position = scan.settle(self._log, view, min(wanted, view.head.end))
-            moved = self._node.moved(cursor, scan.records_before(self._log, view, position), position=position)
+            settled = places.settle(self._log, view, place)
+            ordinal = scan.records_before(self._log, view, settled.position)
+            moved = self._node.moved(cursor, ordinal, position=settled.position)
             void_below = cursor.revision + 1 if discard_planned else cursor.void_below
             return replace(moved, rewound=cursor.revision + 1, void_below=void_below, properties=())
 
         cursor = self._revise(move, operation_id)
-        return Moved(cursor.mark_delete, cursor.revision, str(asked))
+        if settled is None:  # an earlier call with this operation id did it
+            settled = places.settle(self._log, self._log.refresh(sync=True), place)
+        return ResetResult(cursor.mark_delete, cursor.revision, settled.exact)
 
-    def skip(self, records: int, *, operation_id: bytes | None = None) -> Moved:
+    def preview(self, to: PlaceLike) -> ResetPreview:
+        """What :meth:`reset` to the same place would do now. Changes nothing."""
+        place = self._destination(to)
+        cursor, view = self._node.refresh(sync=True), self._log.refresh(sync=True)
+        settled = places.settle(self._log, view, place)
+        ordinal = scan.records_before(self._log, view, settled.position)
+        acks = self._node.acks(cursor)  # of records after the cursor's position; a reset drops them
+        acks_after = len(acks.since(ordinal))
+        return ResetPreview(
+            current=cursor.mark_delete,
+            position=settled.position,
+            exact=settled.exact,
+            skipped_records=max(0, ordinal - cursor.ordinal) - (len(acks) - acks_after),
+            repeated_records=max(0, cursor.ordinal - ordinal) + acks_after,
+        )
+
+    def _destination(self, to: PlaceLike) -> Place:
+        place = places.parse(to, "place to reset to")
+        places.check_topic(self._log, place)
+        return place
+
+    def skip(self, records: int, *, operation_id: bytes | None = None) -> ResetResult:
         """Acknowledges the next so many records that are not acknowledged. Never moves a running query back."""
         if type(records) is not int or records < 0:
             raise InvalidInput(f"cannot skip {records!r} records: give a whole number, 0 or more")
@@ -100,30 +132,30 @@ class CursorHandle:
             return self._node.moved(cursor, ordinal, acks)
 
         cursor = self._revise(forward, operation_id)
-        return Moved(cursor.mark_delete, cursor.revision, f"skip {records}")
+        return ResetResult(cursor.mark_delete, cursor.revision)
 
-    def clear_backlog(self, *, operation_id: bytes | None = None) -> Moved:
+    def clear_backlog(self, *, operation_id: bytes | None = None) -> ResetResult:
         """Acknowledges everything that is in the topic now. Never moves a running query back."""
 
         def forward(cursor: Cursor) -> Cursor:
             return self._node.moved(cursor, self._log.refresh(sync=True).head.records)
 
         cursor = self._revise(forward, operation_id)
-        return Moved(cursor.mark_delete, cursor.revision, "clear backlog")
+        return ResetResult(cursor.mark_delete, cursor.revision)
 
-    def rewind(self, *, operation_id: bytes | None = None) -> Moved:
+    def rewind(self, *, operation_id: bytes | None = None) -> ResetResult:
         """Whoever follows the subscription reads everything again that is not acknowledged."""
         cursor = self._revise(lambda cursor: replace(cursor, rewound=cursor.revision + 1), operation_id)
-        return Moved(cursor.mark_delete, cursor.revision, "rewind")
+        return ResetResult(cursor.mark_delete, cursor.revision)
 
-    def redeliver(self, *, operation_id: bytes | None = None) -> Moved:
+    def redeliver(self, *, operation_id: bytes | None = None) -> ResetResult:
         """As :meth:`rewind`, under a new epoch: the redelivered records can be told from the first delivery."""
 
         def again(cursor: Cursor) -> Cursor:
             return replace(cursor, rewound=cursor.revision + 1, epoch=cursor.epoch + 1)
 
         cursor = self._revise(again, operation_id)
-        return Moved(cursor.mark_delete, cursor.revision, "redeliver")
+        return ResetResult(cursor.mark_delete, cursor.revision)
 
     def _revise(self, edit: Callable[[Cursor], Cursor], operation_id: bytes | None) -> Cursor:
         operation = self._log.clock.new_id() if operation_id is None else operation_id
@@ -152,7 +184,7 @@ class CursorHandle:
                 raise CursorUnderRevision(f"subscription '{self.name}' is being reset: try again")
             view = self._log.refresh(sync=True)
             self._log.check_not_past_end(view, wanted)
-            settled = scan.settle(self._log, view, wanted)
+            settled = places.settle(self._log, view, wanted).position
             if settled < cursor.mark_delete:
                 raise InvalidInput(
                     f"subscription '{self.name}' is at {cursor.mark_delete}, past {wanted}: mark_delete only moves "
@@ -205,19 +237,6 @@ class CursorHandle:
             )
         if self._node.reviser(cursor) is not None:
             raise CursorUnderRevision(f"subscription '{self.name}' is being reset: try again")
-
-
-def _bound(to: Bound) -> Bound:
-    if isinstance(to, (Position, datetime)) or to in ("earliest", "latest"):
-        return to
-    with contextlib.suppress(InvalidInput):
-        return Position.parse(to)
-    with contextlib.suppress(ValueError, TypeError):
-        return datetime.fromisoformat(to)
-    raise InvalidInput(
-        f"{to!r} is no place to reset to: use earliest, latest, a position as 3:17:0, or a time in ISO 8601",
-        "LEDGER_INVALID_POSITION",
-    )
 
 
 def _attached(properties: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

@@ -11,9 +11,9 @@ from pyspark_ledger.base.names import check_subscription_name
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
-from pyspark_ledger.log import scan
+from pyspark_ledger.log import places, scan
 from pyspark_ledger.log.log import Log
-from pyspark_ledger.log.reader import Bound, resolve
+from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.metadata.ephemeral import Ephemeral
 from pyspark_ledger.metadata.port import Check, CursorKey, Delete, Op, OwnerKey, ReviserKey, Versioned
 from pyspark_ledger.metadata.records import Cursor, Holder
@@ -94,7 +94,7 @@ class CursorNode:
         """Changes the cursor at its version, as often as it takes; see :meth:`Transactions.change`."""
         return self.log.transactions.change(self, edit, self.what, operation=operation, also=also)
 
-    def ensure(self, start: Bound | Callable[[], Position]) -> Cursor:
+    def ensure(self, start: PlaceLike) -> Cursor:
         """Makes the cursor if it is not there."""
         try:
             return self.refresh(sync=True)
@@ -102,7 +102,7 @@ class CursorNode:
             if missing.code != "LEDGER_CURSOR_NOT_FOUND":
                 raise
         view = self.log.refresh(sync=True)
-        position = start() if callable(start) else scan.settle(self.log, view, resolve(self.log, view, start))
+        position = places.settle(self.log, view, places.resolve(self.log, view, start)).position
         ordinal = scan.records_before(self.log, view, position)
         made = Cursor(self.name, position, ordinal, self.log.clock.now_ms())
         self.log.transactions.make(self.key, made, self.what, lambda: self.log.refresh(sync=True))

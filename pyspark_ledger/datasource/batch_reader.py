@@ -1,64 +1,36 @@
-"""``spark.read.format("ledger")``: a fixed piece of the log as a table."""
+"""``spark.read.format("ledger")``: a fixed piece of the log as a table.
+
+Spark sends the reader to its executors by the name of this module, so it imports only what a task needs.
+"""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_ledger.compaction import run as compaction
-from pyspark_ledger.datasource.options import ReadOptions
-from pyspark_ledger.datasource.planning import (
-    LedgerPartition,
-    check_asked_schema,
-    open_log,
-    plan,
-    read_partition,
-    resolve,
-)
-from pyspark_ledger.errors import InvalidInput
-from pyspark_ledger.log.scan import slices
+from pyspark_ledger.datasource.executor.reading import read_partition
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from pyspark_ledger.datasource.options import ReadOptions
 
 
 class LedgerBatchReader(DataSourceReader):
+    """:meth:`partitions` is called on the driver; a pickled copy runs :meth:`read` on executors."""
+
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_schema": self._schema}  # all that a task needs besides its partition
+
     def partitions(self) -> Sequence[InputPartition]:
-        if self._options.subscription:
-            raise InvalidInput(
-                "option 'subscription' is for streams: a batch read acknowledges nothing. Read from a position with "
-                "startingOffsets",
-                "LEDGER_INVALID_OPTION",
-            )
-        log = open_log(self._options, watch=False)
-        view = log.refresh(sync=True)
-        check_asked_schema(log, self._schema, self._options)
-        start = resolve(log, view, self._options.start)
-        end = resolve(log, view, self._options.end) if self._options.end else view.head.end
-        if start > end:
-            raise InvalidInput(
-                f"the read would end at {end}, before it starts at {start}: mend the options that say where it "
-                "starts and ends",
-                "LEDGER_INVALID_OPTION",
-            )
-        if self._options.read_compacted:
-            pieces = compaction.table(log, view, start, end)
-        else:
-            pieces = list(slices(log, view, start, end))
-        parts = plan(log, pieces, self._options.min_partitions)
-        logger.info(
-            "planned topic=%s start=%s end=%s bytes=%d partitions=%d",
-            log.topic.name, start, end, sum(piece.bytes for piece in pieces), len(parts),
-        )  # fmt: skip
-        # Spark makes up a partition without a value when there is none.
-        return list(parts) or [LedgerPartition(log.storage.uri, log.topic.uuid, log.topic.name, ())]
+        from pyspark_ledger.datasource.batch_planner import plan_batch
+
+        return plan_batch(self._options, self._schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, LedgerPartition)
         return read_partition(partition, self._schema)

@@ -18,9 +18,11 @@ from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 from pyspark_ledger.client import shared_client
 from pyspark_ledger.compaction import run as compaction
 from pyspark_ledger.compaction.fold import Survivors
-from pyspark_ledger.compaction.generations import Bound
-from pyspark_ledger.compaction.run import CompactionStats, Work
+from pyspark_ledger.compaction.plan import begin
+from pyspark_ledger.compaction.run import CompactionStats
+from pyspark_ledger.compaction.work import KeyedSlices, Work, keys_of, write
 from pyspark_ledger.datasource.types import spark_schema
+from pyspark_ledger.log.generations import CompactedBatch
 
 RECORDS_PER_TASK = 2_000_000
 
@@ -41,35 +43,36 @@ def compact(
     """One run as a Spark job; None if the topic has never been compacted and is empty."""
     log = shared_client(zookeeper, storage, password).log(topic)
     with compaction.compacting(log):
-        work = compaction.begin(log)
+        work = begin(log)
         if work is not None:
-            tasks = max(1, min(len(work.pieces), -(-sum(piece.rows for piece in work.pieces) // RECORDS_PER_TASK)))
-            survivors = _survivors(_keys(spark, work, tasks), versioned=bool(work.version))
+            pieces = work.input.pieces
+            tasks = max(1, min(len(pieces), -(-sum(piece.rows for piece in pieces) // RECORDS_PER_TASK)))
+            survivors = _survivors(_keys(spark, work.input, tasks), versioned=bool(work.input.version))
             compaction.publish(log, work, _write(survivors, work, tasks))
     return compaction.stats(log)
 
 
-def _keys(spark: SparkSession, work: Work, tasks: int) -> DataFrame:
+def _keys(spark: SparkSession, keyed: KeyedSlices, tasks: int) -> DataFrame:
     """Key, row number, tombstone and version of every row."""
-    fields = spark_schema(work.schema)
-    columns = [StructField("key", fields[work.key].dataType), StructField("row", LongType())]
+    fields = spark_schema(keyed.schema)
+    columns = [StructField("key", fields[keyed.key].dataType), StructField("row", LongType())]
     columns += [StructField("tombstone", BooleanType())]
-    columns += [StructField("version", fields[work.version].dataType)] if work.version else []
+    columns += [StructField("version", fields[keyed.version].dataType)] if keyed.version else []
     first, firsts = 0, []
-    for piece in work.pieces:
+    for piece in keyed.pieces:
         firsts.append(first)
         first += piece.rows
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in (n for batch in batches for n in batch.column(0).to_pylist()):
             row = firsts[number]
-            for key, tombstone, version in compaction.keys_of(work, work.pieces[number]):
+            for key, tombstone, version in keys_of(keyed, keyed.pieces[number]):
                 rows = pa.arange(row, row + len(key))
                 row += len(key)
                 arrays = [key, rows, tombstone, *([version] if version is not None else [])]
                 yield pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
 
-    return spark.range(0, len(work.pieces), 1, tasks).mapInArrow(read, StructType(columns))
+    return spark.range(0, len(keyed.pieces), 1, tasks).mapInArrow(read, StructType(columns))
 
 
 def _survivors(rows: DataFrame, *, versioned: bool) -> DataFrame:
@@ -88,14 +91,14 @@ def _survivors(rows: DataFrame, *, versioned: bool) -> DataFrame:
     return kept.unionAll(rows.where("key IS NULL").selectExpr("row", "false AS tombstone"))
 
 
-def _write(survivors: DataFrame, work: Work, tasks: int) -> list[Bound]:
+def _write(survivors: DataFrame, work: Work, tasks: int) -> list[CompactedBatch]:
     def copy(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         received = list(batches)
         number = pa.concat_arrays([pa.array([], pa.int64()), *(batch.column("row") for batch in received)])
         gone = pa.concat_arrays([pa.array([], pa.bool_()), *(batch.column("tombstone") for batch in received)])
-        bounds = compaction.write(work, Survivors(number.filter(pc.invert(gone)), number.filter(gone)))
-        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(bound) for bound in bounds], pa.binary())], ["bound"])
+        written = write(work, Survivors(number.filter(pc.invert(gone)), number.filter(gone)))
+        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(batch) for batch in written], pa.binary())], ["batch"])
 
     ordered = survivors.repartitionByRange(tasks, "row").sortWithinPartitions("row")
-    told = [pickle.loads(row["bound"]) for row in ordered.mapInArrow(copy, "bound binary").collect()]
-    return sorted(told, key=lambda bound: bound.first)
+    written = [pickle.loads(row["batch"]) for row in ordered.mapInArrow(copy, "batch binary").collect()]
+    return sorted(written, key=lambda batch: batch.first)

@@ -12,9 +12,9 @@ from typing import Any
 
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import InvalidInput
+from pyspark_ledger.log.places import OFFSET_FORMAT
 from pyspark_ledger.metadata.records import Topic
 
-FORMAT = 1
 INITIAL: dict[str, Any] = {"initial": True}
 
 
@@ -34,7 +34,7 @@ class Offset:
             "pos": str(self.position),
             "rev": self.revision,
             "topic": self.uuid,
-            "v": FORMAT,
+            "v": OFFSET_FORMAT,
         }
         if self.start is not None:
             fields["from"] = str(self.start)
@@ -50,9 +50,9 @@ def is_initial(offset: dict[str, Any]) -> bool:
 def parse(offset: dict[str, Any], topic: Topic) -> Offset:
     """An offset from a checkpoint; an error by name if it belongs to another topic or a newer version."""
     try:
-        if offset["v"] > FORMAT:
+        if offset["v"] > OFFSET_FORMAT:
             raise InvalidInput(
-                f"the checkpoint has offsets of format {offset['v']}, this version knows {FORMAT}: upgrade "
+                f"the checkpoint has offsets of format {offset['v']}, this version knows {OFFSET_FORMAT}: upgrade "
                 "pyspark-ledger",
                 "LEDGER_NEWER_FORMAT",
             )

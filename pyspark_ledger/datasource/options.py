@@ -7,15 +7,16 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark_ledger.base import names
-from pyspark_ledger.base.position import Position
-from pyspark_ledger.cursors.attachment import SubscriptionType
-from pyspark_ledger.datasource.offsets import FORMAT
 from pyspark_ledger.dedup.id_ranges import IdColumns
 from pyspark_ledger.errors import InvalidInput
+from pyspark_ledger.log import places
+from pyspark_ledger.log.places import Place
+
+if TYPE_CHECKING:
+    from pyspark_ledger.cursors.attachment import SubscriptionType
 
 T = TypeVar("T")
 
@@ -89,21 +90,11 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """One end of a read, as the user gave it: a word, a position, or a publish time."""
-
-    word: str = ""
-    position: Position | None = None
-    uuid: str = ""  # of the topic, when the position came as an offset
-    publish_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ReadOptions:
     connection: Connection
     topic: str
-    start: Bounds
-    end: Bounds | None
+    start: Place
+    end: Place | None
     max_rows: int | None
     max_bytes: int | None
     min_rows: int | None
@@ -127,12 +118,12 @@ class ReadOptions:
             raise invalid("minRowsPerTrigger", min_rows, f"it must not be above maxRowsPerTrigger ({max_rows})")
         if "subscriptiontype" in given and "subscription" not in given:
             raise InvalidInput("option 'subscriptionType' needs 'subscription'", "LEDGER_INVALID_OPTION")
-        start = _bounds(take, "startingOffsets", "startingTimestamp")
+        start = _place(take, "startingOffsets", "startingTimestamp")
         return cls(
             connection=_connection(take),
             topic=_topic(given),
-            start=start or Bounds(word="earliest"),
-            end=_bounds(take, "endingOffsets", "endingTimestamp"),
+            start=start or Place(word="earliest"),
+            end=_place(take, "endingOffsets", "endingTimestamp"),
             max_rows=max_rows,
             max_bytes=take("maxBytesPerTrigger", _size, None),
             min_rows=min_rows,
@@ -276,40 +267,30 @@ def _topic(given: Mapping[str, str]) -> str:
     return names.check_topic_name(name)
 
 
-def _bounds(take: _Taker, offsets: str, timestamp: str) -> Bounds | None:
-    by_offset, by_time = take(offsets, _offset_bound, None), take(timestamp, _timestamp, None)
+def _place(take: _Taker, offsets: str, timestamp: str) -> Place | None:
+    """One end of a read."""
+    by_offset: Place | None = take(offsets, _offset, None)
+    by_time: Place | None = take(timestamp, _timestamp, None)
     if by_offset is not None and by_time is not None:
         raise InvalidInput(f"options '{offsets}' and '{timestamp}' exclude each other", "LEDGER_INVALID_OPTION")
-    return by_offset if by_time is None else Bounds(publish_ms=by_time)
+    return by_offset if by_time is None else by_time
 
 
-def _offset_bound(option: str, text: str) -> Bounds:
-    word = text.strip()
-    if word.lower() in ("earliest", "latest"):
-        return Bounds(word=word.lower())
+def _offset(option: str, text: str) -> Place:
     try:
-        offset: dict[str, Any] = json.loads(word) if word.startswith("{") else {"pos": word}
-        newer = offset.get("v", FORMAT) > FORMAT
-        bounds = None if newer else Bounds(position=Position.parse(offset["pos"]), uuid=str(offset.get("topic", "")))
-    except (ValueError, KeyError, TypeError, AttributeError, InvalidInput):
-        raise invalid(option, text, "use earliest, latest, a position such as 3:17:0, or an offset's JSON") from None
-    if bounds is None:
-        raise InvalidInput(
-            f"option '{option}' is an offset of format {offset['v']}, this version knows {FORMAT}: upgrade "
-            "pyspark-ledger",
-            "LEDGER_NEWER_FORMAT",
-        )
-    return bounds
+        place = places.parse_offset(text)
+    except InvalidInput as newer:
+        raise InvalidInput(f"option '{option}': {newer.message}", newer.code) from None
+    if place is None:
+        raise invalid(option, text, "use earliest, latest, a position such as 3:17:0, or an offset's JSON")
+    return place
 
 
-def _timestamp(option: str, text: str) -> int:
-    if re.fullmatch(r"-?\d+", text.strip()):
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise invalid(option, text, "use ISO 8601, as in 2026-11-01T00:00:00Z, or milliseconds since 1970") from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+def _timestamp(option: str, text: str) -> Place:
+    place = places.parse_time(text)
+    if place is None:
+        raise invalid(option, text, "use ISO 8601, as in 2026-11-01T00:00:00Z, or milliseconds since 1970")
+    return place
 
 
 def _integer(option: str, text: str) -> int:

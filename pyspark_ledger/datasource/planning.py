@@ -1,59 +1,26 @@
-"""What batch and stream reads share: schemas, where a read starts and ends, and partitions."""
+"""What planning batch and stream reads has in common, on the driver: schemas and partitions."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql.datasource import InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import StructField, StructType
 
-from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import shared_client
-from pyspark_ledger.datasource.options import Bounds, ReadOptions
+from pyspark_ledger.datasource.executor.reading import METADATA, METADATA_TYPE, LedgerPartition
+from pyspark_ledger.datasource.options import ReadOptions
 from pyspark_ledger.datasource.types import arrow_schema, spark_schema
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.files import schema as schemas
-from pyspark_ledger.files.storage import open_storage
-from pyspark_ledger.log.log import Log, View
-from pyspark_ledger.log.reader import Rows, projection, read_slice
-from pyspark_ledger.log.scan import Slice, earliest, position_at_time, share
-
-METADATA = "_metadata"
-METADATA_TYPE = StructType(
-    [
-        StructField("topic", StringType(), False),
-        StructField("ledgerId", LongType(), False),
-        StructField("entryId", LongType(), False),
-        StructField("index", LongType(), False),
-        StructField("publishTime", TimestampType(), False),
-        StructField("producer", StringType()),
-        StructField("sequenceId", LongType()),
-        StructField("epoch", LongType(), False),
-        StructField("revision", LongType(), False),
-        StructField("token", StringType()),
-    ]
-)
+from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.reader import projection
+from pyspark_ledger.log.scan import share
+from pyspark_ledger.log.slices import Slice
 
 PARTITION_BYTES = 128 << 20  # stored bytes for one task, as for Spark's own file sources
 SMALL_PARTITION_BYTES = 4 << 20  # below this, one more task costs more than it saves
-
-
-@dataclass
-class LedgerPartition(InputPartition):
-    """What one task reads, with everything it needs: executors touch storage only, never ZooKeeper."""
-
-    storage: str
-    uuid: str
-    topic: str
-    slices: tuple[Slice, ...]
-    revision: int = 0
-    epoch: int = 0
-    own_metadata: bool = False  # the topic itself has a column of that name
 
 
 def open_log(options: ReadOptions, *, watch: bool) -> Log:
@@ -108,28 +75,11 @@ def _current_schema(log: Log) -> pa.Schema:
     return log.schema(log.view().head.schema_id)
 
 
-def resolve(log: Log, view: View, bounds: Bounds) -> Position:
-    if bounds.uuid and bounds.uuid != log.topic.uuid:
-        raise InvalidInput(
-            f"the offset belongs to the topic {bounds.uuid}, '{log.topic.name}' is {log.topic.uuid}",
-            "LEDGER_TOPIC_RECREATED",
-        )
-    if bounds.publish_ms is not None:
-        return position_at_time(log, view, bounds.publish_ms)
-    if bounds.position is not None:
-        if bounds.position > view.head.end:
-            raise InvalidInput(
-                f"position {bounds.position} is past the end {view.head.end} of topic '{log.topic.name}'",
-                "LEDGER_POSITION_PAST_END",
-            )
-        return bounds.position
-    return earliest(view) if bounds.word == "earliest" else view.head.end
-
-
-def plan(
-    log: Log, pieces: list[Slice], min_partitions: int, revision: int = 0, epoch: int = 0
+def share_out(
+    log: Log, pieces: Sequence[Slice], min_partitions: int, revision: int = 0, epoch: int = 0
 ) -> Sequence[LedgerPartition]:
-    """Contiguous and in order, so that ledger to ledger keeps the order of records."""
+    """Partitions for what a read consists of: contiguous and in order, so that ledger to ledger keeps the order of
+    records."""
     total = sum(piece.bytes for piece in pieces)
     cores = os.cpu_count() or 1
     target = min(PARTITION_BYTES, max(SMALL_PARTITION_BYTES, total // cores))
@@ -141,40 +91,3 @@ def plan(
         LedgerPartition(log.storage.uri, log.topic.uuid, log.topic.name, tuple(part), revision, epoch, own)
         for part in share(pieces, target, min_partitions)
     ]
-
-
-def read_partition(partition: LedgerPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Runs on executors: Arrow batches in Spark's schema, verified as they are read."""
-    target = to_arrow_schema(schema, timezone="UTC")
-    data = pa.schema([field for field in target if field.name != METADATA or partition.own_metadata])
-    with_metadata = len(data) < len(target)
-    storage = open_storage(partition.storage)
-    for piece in partition.slices:
-        for rows in read_slice(storage, partition.uuid, piece, data, with_ids=with_metadata):
-            yield _with_metadata(rows, target, partition) if with_metadata else rows.batch
-
-
-def _with_metadata(rows: Rows, target: pa.Schema, partition: LedgerPartition) -> pa.RecordBatch:
-    piece, count = rows.piece, rows.batch.num_rows
-    producer, sequence = rows.ids()
-    ledger, entry, index, published = rows.places()
-    values = {
-        "topic": partition.topic,
-        "ledgerId": ledger,
-        "entryId": entry,
-        "index": index,
-        "publishTime": pc.multiply(published, 1000).cast(pa.timestamp("us", tz="UTC")),
-        "producer": producer if piece.producer or piece.producer_column else None,
-        "sequenceId": sequence,
-        "epoch": partition.epoch,
-        "revision": partition.revision,
-        "token": rows.tokens(),
-    }
-    kind = target.field(METADATA).type
-    columns = [
-        value if isinstance(value, pa.Array) else pa.repeat(pa.scalar(value, field.type), count)
-        for field, value in ((field, values[field.name]) for field in kind)
-    ]
-    metadata = pa.StructArray.from_arrays(columns, fields=list(kind))
-    arrays = [metadata if name == METADATA else rows.batch.column(name) for name in target.names]
-    return pa.RecordBatch.from_arrays(arrays, schema=target)

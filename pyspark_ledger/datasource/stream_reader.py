@@ -1,11 +1,12 @@
-"""``spark.readStream.format("ledger")``: plans micro-batches on the driver, reads them on executors."""
+"""``spark.readStream.format("ledger")``: plans micro-batches on the driver, reads them on executors.
+
+Spark sends the reader to its executors by the name of this module, so it imports only what a task needs.
+"""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -19,30 +20,11 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_ledger.base.position import EARLIEST, Position
-from pyspark_ledger.compaction import run as compaction
-from pyspark_ledger.compaction.generations import Compacted
-from pyspark_ledger.compaction.pins import Pinned
-from pyspark_ledger.datasource import offsets
-from pyspark_ledger.datasource.offsets import INITIAL, Offset
-from pyspark_ledger.datasource.options import ReadOptions
-from pyspark_ledger.datasource.planning import (
-    LedgerPartition,
-    check_asked_schema,
-    open_log,
-    plan,
-    read_partition,
-    resolve,
-)
-from pyspark_ledger.datasource.subscription import Place, Subscription
-from pyspark_ledger.errors import DataLoss
-from pyspark_ledger.log import scan
-from pyspark_ledger.log.log import Log, View
-from pyspark_ledger.log.reader import POLL_S
-from pyspark_ledger.log.scan import Slice
-from pyspark_ledger.metadata.records import Generation
+from pyspark_ledger.datasource.executor.reading import read_partition
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from pyspark_ledger.datasource.options import ReadOptions
+    from pyspark_ledger.datasource.stream_planner import StreamPlanner
 
 
 class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -51,18 +33,21 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
-        self._opened: Log | None = None
-        self._subscription: Subscription | None = None
-        self._pin: Pinned | None = None
-        self._start: Position | None = None
-        self._stop: Position | None = None  # endingOffsets
-        self._target: Position | None = None  # the end that Trigger.AvailableNow fixed
-        self._last_batch_at: float | None = None
+        self._lazy_planner: StreamPlanner | None = None
 
-    # -- the life of a query -------------------------------------------------------------------------------
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_schema": self._schema}  # all that a task needs besides its partition
+
+    @property
+    def _planner(self) -> StreamPlanner:
+        if self._lazy_planner is None:
+            from pyspark_ledger.datasource.stream_planner import StreamPlanner
+
+            self._lazy_planner = StreamPlanner(self._options, self._schema)
+        return self._lazy_planner
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._log().refresh(sync=True).head.end
+        self._planner.fix_target()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Spark carries one limit at most; all of them are applied in latestOffset unless Spark wants everything."""
@@ -75,217 +60,23 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def initialOffset(self) -> dict[str, Any]:
-        self._log()
-        if self._subscription is None:
-            self._begin()
-        return INITIAL
+        return self._planner.initial_offset()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        log, view = self._current()
-        at = None if offsets.is_initial(start) else offsets.parse(start, log.topic)
-        place = self._place(at)
-        if place is None:
-            return start
-        begin = place.position
-        if begin > view.head.end:
-            view = log.refresh(sync=True)  # the server that answered first may be behind
-        if at is not None and self._is_lost(log, view, begin):
-            return Offset(log.topic.uuid, view.head.end, None, at.revision, at.epoch).to_json()
-        # Spark takes any first answer for a batch 0, even an empty one: it then fixes where the query begins.
-        first = Offset(log.topic.uuid, begin, begin, place.revision, place.epoch)
-        nothing_new = start if at is not None else first.to_json()
-        end = min(p for p in (view.head.end, self._ending(log, view), self._target) if p is not None)
-        if begin >= end:
-            return nothing_new
-        everything = isinstance(limit, ReadAllAvailable)
-        if not everything and self._waits_for_more(log, view, begin, end):
-            return nothing_new
-        generation, base = self._compacted(compaction.newest(view, end), at, place)
-        position, rows = self._advance(log, view, generation, begin, end, base, everything)
-        if rows == 0:
-            return nothing_new  # a ledger was sealed: another spelling of the same place
-        self._last_batch_at = log.clock.monotonic()
-        planned = Offset(log.topic.uuid, position, place.start, place.revision, place.epoch)
-        if self._options.read_compacted:
-            planned = replace(planned, generation=generation.number if generation else 0, base=base)
-        logger.info(
-            "planned topic=%s start=%s end=%s records=%d subscription=%s revision=%d epoch=%d generation=%d",
-            log.topic.name, begin, position, rows, self._options.subscription, place.revision, place.epoch,
-            planned.generation or 0,
-        )  # fmt: skip
-        return planned.to_json()
-
-    def _advance(
-        self,
-        log: Log,
-        view: View,
-        generation: Generation | None,
-        begin: Position,
-        end: Position,
-        base: Position,
-        everything: bool,
-    ) -> tuple[Position, int]:
-        max_rows, max_bytes = self._options.max_rows, self._options.max_bytes
-        if everything or (max_rows is None and max_bytes is None):
-            if generation is None or begin >= generation.horizon:
-                return end, scan.count(log, view, begin, end)
-            max_rows = max_bytes = None
-        pieces = compaction.read_through(log, view, generation, begin, end, base)
-
-        def end_of(piece: Slice) -> Position:
-            if piece.base is None or generation is None:
-                return piece.end
-            return Compacted(log.files, generation).position(piece, piece.stop)
-
-        return scan.advance(pieces, begin, end, max_rows, max_bytes, end_of)
-
-    def _compacted(
-        self, generation: Generation | None, at: Offset | None, place: Place
-    ) -> tuple[Generation | None, Position]:
-        """Which generation the next batch reads, and from where on its tombstones matter: a reader that begins with
-        a generation never saw what was deleted before its horizon, any other reader may have."""
-        if not self._options.read_compacted:
-            return None, EARLIEST
-        base = place.position
-        if at is not None and at.base is not None and place.start is None:
-            base = at.base
-        elif place.position == EARLIEST and generation is not None:
-            base = generation.horizon
-        self._hold(generation, max(place.position, base))
-        return generation, base
-
-    def _hold(self, generation: Generation | None, seen: Position) -> None:
-        """Tells compaction which tombstones this reader may still need; and whether it came too late for some."""
-        if generation is not None and generation.tombstones_from > seen:
-            raise DataLoss(
-                f"the query has read up to {seen}, and generation {generation.number} of the compacted topic has "
-                f"dropped deletions before {generation.tombstones_from}, which it would miss: start with a new "
-                "checkpoint",
-                "LEDGER_DELETIONS_DROPPED",
-            )
-        if self._pin is None:
-            self._pin = Pinned(self._log())
-        self._pin.move(generation.number if generation else 0, seen)
+        return self._planner.latest_offset(start, everything=isinstance(limit, ReadAllAvailable))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        log, view = self._current()
-        return Offset(log.topic.uuid, view.head.end).to_json()
+        return self._planner.topic_end()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """A batch that Spark has logged reads exactly its interval, whatever happens later."""
-        log, view = self._current()
-        last = offsets.parse(end, log.topic)
-        if last.position > view.head.end:
-            view = log.refresh(sync=True)
-            if self._is_lost(log, view, last.position):
-                last = Offset(last.uuid, view.head.end, last.start, last.revision, last.epoch)
-        if offsets.is_initial(start):
-            begin = last.start
-        else:
-            first = offsets.parse(start, log.topic)
-            begin = first.position if first.revision == last.revision else last.start
-        assert begin is not None, f"the offset {end} does not say where its batch begins"
-        if begin >= last.position or (self._subscription is not None and self._subscription.is_void(last)):
-            return []
-        generation = self._generation(view, last.generation)
-        base = last.base or EARLIEST
-        pieces = list(compaction.read_through(log, view, generation, begin, last.position, base))
-        return plan(log, pieces, self._options.min_partitions, last.revision, last.epoch)
+        return self._planner.partitions(start, end)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Without a subscription there is nothing to do: only Spark's checkpoint moves."""
-        log = self._log()
-        if self._subscription is not None:
-            self._subscription.done(offsets.parse(end, log.topic))
+        self._planner.commit(end)
 
     def stop(self) -> None:
-        if self._subscription is not None:
-            self._subscription.leave()
-        if self._pin is not None:
-            self._pin.release()
-        self._opened = self._subscription = self._pin = None
+        if self._lazy_planner is not None:
+            self._lazy_planner.stop()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, LedgerPartition)
         return read_partition(partition, self._schema)
-
-    # -- behind it -----------------------------------------------------------------------------------------
-
-    def _log(self) -> Log:
-        if self._opened is None:
-            log = open_log(self._options, watch=True)
-            check_asked_schema(log, self._schema, self._options)
-            self._ending(log, log.view())
-            if self._options.read_compacted:
-                compaction.check_compactable(log)
-            if self._options.subscription:
-                self._subscription = Subscription(
-                    log,
-                    self._options.subscription,
-                    self._options.subscription_type,
-                    lambda: resolve(log, log.view(), self._options.start),
-                )
-            self._opened = log
-        return self._opened
-
-    def _place(self, at: Offset | None) -> Place | None:
-        """Where the next batch begins: where the last one ended, unless a subscription was moved meanwhile."""
-        if self._subscription is not None:
-            return self._subscription.place(at, last_chance=self._target is not None)
-        if at is None:
-            begin = self._begin()
-            return Place(begin, begin)
-        return Place(at.position, None, at.revision, at.epoch)
-
-    def _generation(self, view: View, number: int | None) -> Generation | None:
-        """A batch reads wholly from the generation that its offset names."""
-        if not number:
-            return None
-        found = next((generation for generation in view.head.generations if generation.number == number), None)
-        if found is None:
-            raise DataLoss(
-                f"the batch was planned on generation {number} of the compacted topic, which has been collected since "
-                f"(there are {', '.join(str(g.number) for g in view.head.generations)}): start with a new checkpoint",
-                "LEDGER_GENERATION_GONE",
-            )
-        return found
-
-    def _ending(self, log: Log, view: View) -> Position | None:
-        """Where the options say the query ends. A time to which nothing was published yet is no end yet."""
-        end = self._options.end
-        if self._stop is None and end is not None and (end.publish_ms or 0) <= view.head.last_publish_ms:
-            self._stop = resolve(log, view, end)
-        return self._stop
-
-    def _current(self) -> tuple[Log, View]:
-        """From memory: Spark asks every few milliseconds. A watch says when to look, a poll now and then backs it."""
-        log = self._log()
-        return log, log.view(POLL_S)
-
-    def _begin(self) -> Position:
-        """Where the options say the query begins, asked once: "latest" must not move while the query waits."""
-        if self._start is None:
-            log = self._log()
-            self._start = resolve(log, log.refresh(sync=True), self._options.start)
-        return self._start
-
-    def _waits_for_more(self, log: Log, view: View, begin: Position, end: Position) -> bool:
-        options = self._options
-        if options.min_rows is None or self._target is not None or (self._stop is not None and end == self._stop):
-            return False
-        now = log.clock.monotonic()
-        if self._last_batch_at is None:
-            self._last_batch_at = now
-        waited = now - self._last_batch_at
-        return waited < options.max_delay_s and scan.count(log, view, begin, end) < options.min_rows
-
-    def _is_lost(self, log: Log, view: View, position: Position) -> bool:
-        """True if the position is past the end and the user wants to go on without what was lost."""
-        try:
-            log.check_not_past_end(view, position)
-        except DataLoss as loss:
-            if self._options.fail_on_data_loss:
-                raise DataLoss(f"{loss.message}. To go on from the end, set failOnDataLoss=false", loss.code) from None
-            logger.warning("%s; going on from the end, because failOnDataLoss is false", loss)
-            return True
-        return False

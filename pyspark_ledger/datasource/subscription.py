@@ -23,6 +23,7 @@ from pyspark_ledger.cursors.revision import under_revision
 from pyspark_ledger.datasource.offsets import Offset
 from pyspark_ledger.errors import Conflict
 from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.metadata.records import Cursor
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ _WAIT_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BatchStart:
     """Where the next batch begins. ``start`` is set if that is not where the last one ended."""
 
     position: Position
@@ -44,7 +45,7 @@ class Place:
 class Subscription:
     """Attached to a cursor for as long as the query runs."""
 
-    def __init__(self, log: Log, name: str, kind: SubscriptionType, start: Callable[[], Position]) -> None:
+    def __init__(self, log: Log, name: str, kind: SubscriptionType, start: PlaceLike) -> None:
         self._log = log
         node = CursorNode(log, name)
         node.ensure(start)
@@ -53,7 +54,7 @@ class Subscription:
         self._restore_signal = _on_sigterm(self._attachment.detach)
         self._moving: _Moving | None = None  # since a batch was last wanted while the cursor is being moved
 
-    def place(self, at: Offset | None, *, last_chance: bool = False) -> Place | None:
+    def next_start(self, at: Offset | None, *, last_chance: bool = False) -> BatchStart | None:
         """Where a query goes on that has finished everything before ``at``. While the cursor is being moved: None, so
         that the query repeats its last answer. A query that has none waits, and so does one that would end by
         repeating it (``last_chance``); a reset that takes no end is an error."""
@@ -70,7 +71,7 @@ class Subscription:
         if at is not None and at.revision == cursor.revision:
             cursor = self._attachment.acknowledge(at.position, at.revision)
             if at.revision == cursor.revision:
-                return Place(at.position, None, cursor.revision, cursor.epoch)
+                return BatchStart(at.position, None, cursor.revision, cursor.epoch)
         if at is not None and at.revision > cursor.revision:
             raise Conflict(
                 f"the checkpoint knows revision {at.revision} of subscription '{cursor.name}', which is at "
@@ -80,7 +81,7 @@ class Subscription:
         begin = cursor.mark_delete
         if at is not None and at.revision >= cursor.rewound:  # since then it was only skipped forward
             begin = max(begin, at.position)
-        return Place(begin, begin, cursor.revision, cursor.epoch)
+        return BatchStart(begin, begin, cursor.revision, cursor.epoch)
 
     def done(self, end: Offset) -> None:
         self._attachment.acknowledge(end.position, end.revision)

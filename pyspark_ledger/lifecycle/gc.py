@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pyspark_ledger.base import names
-from pyspark_ledger.compaction import generations as compacted
 from pyspark_ledger.errors import CorruptData, DataLoss
+from pyspark_ledger.log import generations as compacted
 from pyspark_ledger.log.index import Index
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.metadata.port import DedupKey

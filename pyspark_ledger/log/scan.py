@@ -2,79 +2,20 @@
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from pyspark_ledger.base.position import EARLIEST, Position
+from pyspark_ledger.base.position import Position
 from pyspark_ledger.files import mask
 from pyspark_ledger.files.entryfile import BATCH_ROWS
-from pyspark_ledger.log.log import Log, View
-from pyspark_ledger.metadata.records import FileRef
+from pyspark_ledger.log.slices import LogSlice, Slice
+
+if TYPE_CHECKING:  # only for types: options name places where there is no log
+    from pyspark_ledger.log.log import Log, View
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Rows [start, stop) of one entry, of which those that are not masked are records."""
-
-    file: FileRef
-    ledger: int
-    entry: int
-    start: int
-    stop: int
-    records: int  # rows in the whole entry, masked ones too
-    mask: builtins.bytes
-    publish_ms: int
-    producer: str
-    sequence: int | None
-    sequence_column: str = ""  # set if every record has its own
-    producer_column: str = ""
-    mints: bool = False  # its records have tokens
-    base: Position | None = None  # of a compacted file, which has positions of its own: skip tombstones before this
-
-    @property
-    def width(self) -> int:
-        """Rows, masked ones too."""
-        return self.stop - self.start
-
-    @property
-    def rows(self) -> int:
-        """Rows that are records."""
-        return mask.count(self.mask, self.records, self.start, self.stop)
-
-    @property
-    def bytes(self) -> int:
-        return self.file.length * self.width // self.records
-
-    @property
-    def begin(self) -> Position:
-        return Position(self.ledger, self.entry, self.start)
-
-    @property
-    def end(self) -> Position:
-        """The next position to read."""
-        return self.after(self.stop)
-
-    def after(self, index: int) -> Position:
-        """The first record at or after an index. One spelling: past an entry's last record comes the next entry."""
-        index = mask.skip(self.mask, self.records, index, 0) if index < self.records else index
-        if index >= self.records:
-            return Position(self.ledger, self.entry + 1, 0)
-        return Position(self.ledger, self.entry, index)
-
-    def first(self, rows: int) -> Slice:
-        """The first so many records."""
-        return self.until(mask.skip(self.mask, self.records, self.start, rows))
-
-    def until(self, index: int) -> Slice:
-        return replace(self, stop=min(self.stop, index))
-
-    def since(self, index: int) -> Slice:
-        return replace(self, start=min(self.stop, index))
-
-
-def slices(log: Log, view: View, start: Position, end: Position) -> Iterator[Slice]:
-    """What lies in [start, end), in order. Lazy: a limited read loads only the index files it needs."""
+def slices(log: Log, view: View, start: Position, end: Position) -> Iterator[LogSlice]:
+    """What lies in [start, end) of the log, in order. Lazy: a limited read loads only the index files it needs."""
     for commit in log.commits_from(view, start):
         if Position(commit.ledger, commit.first_entry, 0) >= end:
             return
@@ -86,41 +27,12 @@ def slices(log: Log, view: View, start: Position, end: Position) -> Iterator[Sli
             before = (commit.ledger, number) < (start.ledger, start.entry)
             past = (commit.ledger, number) > (end.ledger, end.entry)
             if low < stop and not before and not past:
-                piece = Slice(
-                    entry.file, commit.ledger, number, low, stop, entry.records, entry.mask, commit.publish_ms,
+                piece = LogSlice(
+                    entry.file, low, stop, entry.records, entry.mask, commit.ledger, number, commit.publish_ms,
                     commit.producer, commit.sequence, commit.sequence_column, commit.producer_column, commit.mints,
                 )  # fmt: skip
                 if piece.rows:
                     yield piece
-
-
-def advance(
-    pieces: Iterable[Slice],
-    start: Position,
-    end: Position,
-    max_rows: int | None = None,
-    max_bytes: int | None = None,
-    end_of: Callable[[Slice], Position] = lambda piece: piece.end,
-) -> tuple[Position, int]:
-    """How far a read of some pieces may go under its limits, and how many rows that is. Large entries are split; at
-    least one row is always taken, or a limit below a row's size would stop the stream for ever."""
-    rows_left = max_rows if max_rows is not None else 1 << 62
-    bytes_left = max_bytes if max_bytes is not None else 1 << 62
-    position, rows = start, 0
-    for piece in pieces:
-        take = min(piece.rows, rows_left)
-        if piece.bytes > bytes_left:
-            fitting = piece.until(piece.start + bytes_left * piece.records // piece.file.length).rows
-            take = min(take, max(fitting, 1 if rows == 0 else 0))
-        if take == 0:
-            return position, rows
-        taken = piece.first(take)
-        position, rows = min(end_of(taken), end), rows + take
-        rows_left -= take
-        bytes_left -= taken.bytes
-        if take < piece.rows or rows_left <= 0 or bytes_left <= 0:
-            return position, rows
-    return end if rows else position, rows
 
 
 def count(log: Log, view: View, start: Position, end: Position) -> int:
@@ -156,11 +68,6 @@ def position_at(log: Log, view: View, ordinal: int) -> Position:
     raise AssertionError(f"commit {commit.number} does not have record {ordinal}")
 
 
-def settle(log: Log, view: View, position: Position) -> Position:
-    """The position itself if a record is there; else the next one that is valid, at most the end."""
-    return min(position_at(log, view, records_before(log, view, position)), view.head.end)
-
-
 def bytes_before(log: Log, view: View, position: Position) -> int:
     """Stored bytes before a position; inside an entry by its share of rows."""
     commit = next(log.commits_from(view, position), None) if position < view.head.end else None
@@ -175,17 +82,7 @@ def bytes_before(log: Log, view: View, position: Position) -> int:
     return before
 
 
-def position_at_time(log: Log, view: View, publish_ms: int) -> Position:
-    """The first record published at or after a time; the end if there is none."""
-    commit = log.commit_at_time(view, publish_ms)
-    return view.head.end if commit is None else Position(commit.ledger, commit.first_entry, 0)
-
-
-def earliest(view: View) -> Position:
-    return EARLIEST
-
-
-def share(pieces: list[Slice], target_bytes: int, min_partitions: int) -> list[list[Slice]]:
+def share(pieces: Sequence[Slice], target_bytes: int, min_partitions: int) -> list[list[Slice]]:
     """Cuts a read into partitions: contiguous and in order, balanced by bytes, small entries together. Large entries
     are cut between their record batches, unless only a cut inside them gives as many partitions as were asked for."""
     total = sum(piece.bytes for piece in pieces)
@@ -195,7 +92,7 @@ def share(pieces: list[Slice], target_bytes: int, min_partitions: int) -> list[l
     return parts if len(parts) >= min_partitions else _cut_evenly(pieces, rows, wanted, 1)
 
 
-def _cut_evenly(pieces: list[Slice], total: int, wanted: int, grain: int) -> list[list[Slice]]:
+def _cut_evenly(pieces: Sequence[Slice], total: int, wanted: int, grain: int) -> list[list[Slice]]:
     """``wanted`` parts of equal size at most, cut only at rows that are a multiple of ``grain``. With a grain of one
     row sizes are counted in rows, so that even rows of a few bytes can be told apart."""
     parts: list[list[Slice]] = [[]]

@@ -38,7 +38,7 @@ from pyspark_ledger.metadata.port import (
     TransactionLost,
     Versioned,
 )
-from pyspark_ledger.metadata.records import Holder, Pin, Record
+from pyspark_ledger.metadata.records import Holder, NodeRecord, Pin
 from pyspark_ledger.metadata.transactions import Transactions
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Ephemeral(Generic[R]):
         return [] if found is None else [Delete(cast(AnyKey, self._key))]
 
     def _create(self) -> Create:
-        return Create(cast(AnyKey, self._key), cast(Record, self._record), ephemeral=True)
+        return Create(cast(AnyKey, self._key), cast(NodeRecord, self._record), ephemeral=True)
 
     # -- by itself ---------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class Ephemeral(Generic[R]):
             self._record = record
             found = self._metadata.read(self._key)
             if found is not None and found.own:
-                self._metadata.transact([Put(cast(AnyKey, self._key), cast(Record, record), found.version)])
+                self._metadata.transact([Put(cast(AnyKey, self._key), cast(NodeRecord, record), found.version)])
                 return
         self.keep()
 

@@ -21,8 +21,8 @@ from pyspark_ledger.metadata.records import (
     Holder,
     Marker,
     Namespace,
+    NodeRecord,
     Pin,
-    Record,
     Schema,
     TokenBlock,
     TokenChunk,
@@ -30,7 +30,7 @@ from pyspark_ledger.metadata.records import (
     Topic,
 )
 
-R = TypeVar("R", bound=Record)
+R = TypeVar("R", bound=NodeRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,14 +195,14 @@ class Versioned(Generic[R]):
 @dataclass(frozen=True, slots=True)
 class Create:
     key: AnyKey
-    record: Record
+    record: NodeRecord
     ephemeral: bool = False  # gone when the session that made it ends
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
     key: AnyKey
-    record: Record
+    record: NodeRecord
     version: int
 
 

@@ -291,7 +291,8 @@ class Marker:
     """A node that only holds others."""
 
 
-Record = (
+# What a node may hold. (A record of a topic is a row: see log/reader.)
+NodeRecord = (
     Commit
     | Head
     | DedupSnapshot

@@ -23,7 +23,7 @@ from pyspark_ledger.base.clock import Clock, Deadline
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.errors import Conflict, LedgerError, OutcomeUnknown, Unavailable
 from pyspark_ledger.metadata.port import AnyKey, Create, Key, Metadata, Op, Put, R, TransactionLost, Versioned
-from pyspark_ledger.metadata.records import Record
+from pyspark_ledger.metadata.records import NodeRecord
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ class Transactions:
             return None if found is None else True
 
         for _ in range(self._limits.change_attempts):
-            if self.carry_out([Create(cast(AnyKey, key), cast(Record, record))], look, what) and found is None:
+            if self.carry_out([Create(cast(AnyKey, key), cast(NodeRecord, record))], look, what) and found is None:
                 return Versioned(record, 0)
             if found is not None or look():
                 return cast("Versioned[R]", found)
@@ -228,7 +228,7 @@ class _Change(Generic[R]):
         if self._operation:
             edited = self._transactions.remembering(edited, self._operation)
         self._found = None
-        put = Put(cast(AnyKey, self._node.key), cast(Record, edited), found.version)
+        put = Put(cast(AnyKey, self._node.key), cast(NodeRecord, edited), found.version)
         if self._transactions.carry_out([put, *self._also(edited)], self._look(found), self._what, self._deadline):
             made = Versioned(edited, found.version + 1)
             self._node.changed(made if self._found is None or self._found.version <= made.version else self._found)

@@ -18,9 +18,9 @@ from prometheus_client.registry import Collector
 
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import LedgerClient
-from pyspark_ledger.compaction.run import newest
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.errors import LedgerError, NotFound
+from pyspark_ledger.log.generations import newest
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.metadata.port import CompactorKey, CursorKey, RootKey
 from pyspark_ledger.metadata.records import Commit, ProducerState

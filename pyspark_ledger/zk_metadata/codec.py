@@ -9,13 +9,13 @@ from google.protobuf.message import DecodeError
 
 from pyspark_ledger.errors import CorruptData, InvalidInput
 from pyspark_ledger.metadata import port
-from pyspark_ledger.metadata.records import Marker, Record
+from pyspark_ledger.metadata.records import Marker, NodeRecord
 from pyspark_ledger.zk_metadata import mapping
 from pyspark_ledger.zk_metadata import records_pb2 as pb
 
 FORMAT = 1
 
-R = TypeVar("R", bound=Record)
+R = TypeVar("R", bound=NodeRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class _Kind:
     load: mapping.Convert
 
 
-def encode(key: port.Key[Any], record: Record) -> bytes:
+def encode(key: port.Key[Any], record: NodeRecord) -> bytes:
     kind = _KINDS[type(key)]
     if not isinstance(record, kind.record):
         raise TypeError(f"{key!r} holds a {kind.record.__name__}, not {record!r}")

@@ -94,6 +94,13 @@ def test_a_subscription_is_moved_and_what_skips_or_repeats_records_needs_yes(cli
     assert str(client.cursor("orders", "billing").stats().mark_delete) == position
 
 
+def test_a_reset_that_would_not_go_where_it_is_sent_says_so_before(client):
+    client.cursor("orders", "billing").mark_delete("0:0:5")
+    (row,) = json.loads(run(client, "cursors", "reset", "orders", "billing", "--to", "7:0:0", "--json").stdout)
+    assert (row["position"], row["to"], row["exact"]) == ("0:0:5", "0:2:0", False)
+    assert (row["skipped_records"], row["repeated_records"], row["dropped_acks"], row["owner"]) == (15, 0, 0, "")
+
+
 def test_a_subscription_is_deleted_only_with_yes_and_not_while_it_is_followed(client):
     assert run(client, "cursors", "delete", "orders", "billing").exit_code == 1
     with client.consumer("orders", "billing"):

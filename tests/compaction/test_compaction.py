@@ -15,19 +15,21 @@ from pyspark_ledger.append import append as protocol
 from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.compaction import fold
-from pyspark_ledger.compaction import generations as compacted
 from pyspark_ledger.compaction import run as compaction
-from pyspark_ledger.compaction.generations import Compacted, files_of
+from pyspark_ledger.compaction import writer as compacted
 from pyspark_ledger.compaction.pins import Pinned
-from pyspark_ledger.compaction.run import compact, sources
+from pyspark_ledger.compaction.plan import state_slices
+from pyspark_ledger.compaction.run import compact
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import Conflict, InvalidInput, Unavailable
 from pyspark_ledger.files.entryfile import EntryWriter
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log import scan, topics
+from pyspark_ledger.log.generations import CompactedLedger, files_of, newest
 from pyspark_ledger.log.log import Log
-from pyspark_ledger.log.reader import read_slice
+from pyspark_ledger.log.rows import read_slice
+from pyspark_ledger.log.sources import ReadSource
 from pyspark_ledger.metadata.port import PinKey, RootKey
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
@@ -57,7 +59,7 @@ def rows_of(log: Log, pieces):
     found = []
     for piece in pieces:
         for rows in read_slice(log.storage, log.topic.uuid, piece, SCHEMA, with_ids=True):
-            ledger, entry, index, _ = (column.to_pylist() for column in rows.places())
+            ledger, entry, index = (column.to_pylist() for column in rows.positions())
             for where, row in zip(zip(ledger, entry, index, strict=True), rows.batch.to_pylist(), strict=True):
                 found.append((Position(*where), row["k"], row["v"]))
     return found
@@ -76,8 +78,9 @@ def state(rows):
 
 def compacted_read(log: Log, start=EARLIEST, base=None):
     view = log.refresh(sync=True)
-    newest = view.head.generations[-1].horizon if view.head.generations else EARLIEST
-    return rows_of(log, sources(log, view, start, view.head.end, newest if base is None else base))
+    horizon = view.head.generations[-1].horizon if view.head.generations else EARLIEST
+    source = ReadSource(log, view, newest(view), horizon if base is None else base)
+    return rows_of(log, source.slices(start, view.head.end))
 
 
 def full_read(log: Log, start=EARLIEST):
@@ -203,7 +206,7 @@ def test_old_generations_are_kept_for_planned_batches_and_then_collected(world):
     view = world.log().view()
     assert [generation.number for generation in view.head.generations] == [6, 7, 8]
     for generation in view.head.generations:
-        ledger = Compacted(log.files, generation)
+        ledger = CompactedLedger(log.files, generation)
         assert state(rows_of(log, ledger.slices(EARLIEST, view.head.end, EARLIEST)))[0]["a"] == generation.number - 1
     for _ in range(3):
         gc.collect(world.log())
@@ -304,7 +307,7 @@ def test_a_key_may_be_of_any_type_that_is_a_single_value(tmp_path, monkeypatch, 
         protocol.append(log, StagedBatch(log.clock.new_id(), (writer.close(),), schema))
     assert compact(log).records == len(KEYS[kind])
     view = log.refresh(sync=True)
-    pieces = compaction.table(log, view, EARLIEST, view.head.end)
+    pieces = state_slices(log, view, EARLIEST, view.head.end)
     rows = [
         row for p in pieces for r in read_slice(log.storage, log.topic.uuid, p, schema) for row in r.batch.to_pylist()
     ]
@@ -332,7 +335,7 @@ def test_a_key_whose_version_is_not_a_number_is_not_lost(tmp_path):
     writer.write(pa.RecordBatch.from_pylist([dict(zip("kvn", row, strict=True)) for row in rows], schema=schema))
     protocol.append(log, StagedBatch(log.clock.new_id(), (writer.close(),), schema))
     view = log.refresh(sync=True)
-    pieces = compaction.table(log, view, EARLIEST, view.head.end)
+    pieces = state_slices(log, view, EARLIEST, view.head.end)
     found = [
         r.batch.column("v").to_pylist() for p in pieces for r in read_slice(log.storage, log.topic.uuid, p, schema)
     ]
@@ -360,12 +363,12 @@ def test_tombstones_go_when_every_reader_is_past_them_and_not_before(world):
         for value in range(4):
             world.put(log, ("b", value))
             compact(log)
-        return compaction.newest(log.refresh(sync=True))
+        return newest(log.refresh(sync=True))
 
-    assert (compact_often().records, compaction.newest(log.view()).tombstones_from) == (2, EARLIEST)
+    assert (compact_often().records, newest(log.view()).tombstones_from) == (2, EARLIEST)
     CursorHandle(world.log(), "slow").clear_backlog()
     pin = Pinned(world.log())
-    pin.move(compaction.newest(log.view()).number, Position(0, 1, 0))  # a running reader that may have seen a
+    pin.move(newest(log.view()).number, Position(0, 1, 0))  # a running reader that may have seen a
     assert compact_often().records == 2
     pin.release()
     generation = compact_often()
@@ -399,7 +402,7 @@ def test_masked_duplicates_are_not_part_of_the_state(tmp_path):
     append_ids(log, [[("a", 2)], [("b", 1)]], "x")
     compact(log)
     view = log.refresh(sync=True)
-    pieces = sources(log, view, EARLIEST, view.head.end, EARLIEST)
+    pieces = ReadSource(log, view, newest(view)).slices(EARLIEST, view.head.end)
     rows = [row for p in pieces for r in read_slice(log.storage, log.topic.uuid, p, IDS) for row in r.batch.to_pylist()]
     assert [(row["note"], row["who"], row["seq"]) for row in rows] == [("y", "a", 2), ("x", "b", 1)]
 
@@ -417,7 +420,7 @@ def test_records_from_before_a_column_was_added_are_compacted_too(world):
     view = log.refresh(sync=True)
     found = [
         row
-        for piece in compaction.table(log, view, EARLIEST, view.head.end)
+        for piece in state_slices(log, view, EARLIEST, view.head.end)
         for rows in read_slice(log.storage, log.topic.uuid, piece, wider)
         for row in rows.batch.to_pylist()
     ]
@@ -441,7 +444,7 @@ def test_a_position_is_found_by_binary_search_in_several_files(world, monkeypatc
     for value in range(12):
         world.put(log, (f"k{value}", value), ("x", value))
     generation = compact(log)
-    ledger = Compacted(log.files, generation)
+    ledger = CompactedLedger(log.files, generation)
     assert len(files_of(log.files, generation.manifest)) == 4
     everything = compacted_read(log)
     positions = [position for position, _, _ in everything]
@@ -452,14 +455,16 @@ def test_a_position_is_found_by_binary_search_in_several_files(world, monkeypatc
         before = rows_of(log, ledger.slices(EARLIEST, start, EARLIEST))
         assert before == [row for row in everything if row[0] < start]
     for piece in ledger.slices(EARLIEST, generation.horizon, EARLIEST):
-        for row in range(piece.records + 1):
+        for row in range(piece.file_rows + 1):
             after = ledger.position(piece, row)
             left = rows_of(log, ledger.slices(after, generation.horizon, EARLIEST))
             assert len(left) == len(everything) - before_row(ledger, piece, row)
 
 
 def before_row(ledger, piece, row):
-    return sum(p.records for p in ledger.slices(EARLIEST, Position(99, 0, 0), EARLIEST) if p.entry < piece.entry) + row
+    return (
+        sum(p.file_rows for p in ledger.slices(EARLIEST, Position(99, 0, 0), EARLIEST) if p.number < piece.number) + row
+    )
 
 
 # -- random histories ------------------------------------------------------------------------------------------------
@@ -498,12 +503,13 @@ def test_a_compacted_read_ends_with_the_map_of_a_full_read_and_a_live_one_sees_e
             dying(world, publication=2, applied=act == "dies after")
         elif act == "read":  # a live reader goes on, over whatever generations there are by now
             view = log.refresh(sync=True)
-            newest = compaction.newest(view)
+            generation = newest(view)
             if position is None:
-                base = newest.horizon if newest else EARLIEST
-            elif newest and newest.tombstones_from > max(position, base):
+                base = generation.horizon if generation else EARLIEST
+            elif generation and generation.tombstones_from > max(position, base):
                 continue  # it came too late: a query says so and stops
-            for _, key, value in rows_of(log, sources(log, view, position or EARLIEST, view.head.end, base)):
+            source = ReadSource(log, view, generation, base)
+            for _, key, value in rows_of(log, source.slices(position or EARLIEST, view.head.end)):
                 if key is not None:
                     live.pop(key, None)
                     if value is not None:
@@ -532,7 +538,7 @@ def dying(world, *, publication, applied):
 def table(log):
     """The topic as a table: folded to its end without writing anything."""
     view = log.refresh(sync=True)
-    found = rows_of(log, compaction.table(log, view, EARLIEST, view.head.end))
+    found = rows_of(log, state_slices(log, view, EARLIEST, view.head.end))
     keyed = [key for _, key, _ in found if key is not None]
     assert len(keyed) == len(set(keyed)), "each key once"
     return {key: value for _, key, value in found if key is not None}
@@ -552,17 +558,18 @@ def test_with_a_version_column_the_highest_version_since_the_last_tombstone_wins
             compact(world.log())
         elif act == "read":  # a live reader that folds by version, over whatever generations there are by now
             view = log.refresh(sync=True)
-            newest = compaction.newest(view)
-            base = newest.horizon if position is None and newest else base
-            if newest and newest.tombstones_from > max(position or EARLIEST, base):
+            generation = newest(view)
+            base = generation.horizon if position is None and generation else base
+            if generation and generation.tombstones_from > max(position or EARLIEST, base):
                 continue
-            for piece in sources(log, view, position or EARLIEST, view.head.end, base):
+            source = ReadSource(log, view, generation, base)
+            for piece in source.slices(position or EARLIEST, view.head.end):
                 for rows in read_slice(log.storage, log.topic.uuid, piece, SCHEMA):
                     for row in rows.batch.to_pylist():
                         by_version(live, row["k"], row["v"], row["version"])
             position = view.head.end
-            if newest:
-                pin.move(newest.number, max(position, base))
+            if generation:
+                pin.move(generation.number, max(position, base))
             assert live == wanted, "I9: a live reader learns that versions count anew"
         elif act == "gc":
             gc.collect(world.log())

@@ -15,7 +15,8 @@ from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import RevisionController
 from pyspark_ledger.errors import Conflict, CursorUnderRevision, Fenced, InvalidInput, NotFound
-from pyspark_ledger.log import scan
+from pyspark_ledger.log import places, scan
+from pyspark_ledger.log.places import Settled
 from pyspark_ledger.metadata.port import Create, CursorKey, OwnerKey, ReviserKey, RootKey
 from pyspark_ledger.metadata.records import Holder
 from pyspark_ledger.testing.clock import SeededClock
@@ -86,7 +87,7 @@ def test_ordinals_and_positions_are_each_others_reverse(world):
     for number in range(61):
         position = scan.position_at(log, view, number)
         assert scan.records_before(log, view, position) == number
-        assert scan.settle(log, view, position) == position
+        assert places.settle(log, view, position) == Settled(position, exact=True)
     assert scan.position_at(log, view, 60) == view.head.end
 
 

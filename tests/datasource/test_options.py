@@ -9,8 +9,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import LedgerClient
 from pyspark_ledger.datasource import LedgerDataSource, offsets
-from pyspark_ledger.datasource.options import Bounds, ReadOptions, TokenOptions, WriteOptions
+from pyspark_ledger.datasource.options import ReadOptions, TokenOptions, WriteOptions
 from pyspark_ledger.errors import InvalidInput, LedgerError, NotFound
+from pyspark_ledger.log.places import Place
 from pyspark_ledger.metadata.records import Topic
 
 SCHEMA = StructType([StructField("n", LongType()), StructField("s", StringType())])
@@ -169,17 +170,17 @@ def test_durations_have_units(text, seconds):
 
 
 @pytest.mark.parametrize(
-    ("text", "bounds"),
+    ("text", "place"),
     [
-        ("Earliest", Bounds(word="earliest")),
-        (" latest ", Bounds(word="latest")),
-        ("3:17:0", Bounds(position=Position(3, 17, 0))),
-        ('{"pos": "3:17:0", "topic": "u", "v": 1}', Bounds(position=Position(3, 17, 0), uuid="u")),
+        ("Earliest", Place(word="earliest")),
+        (" latest ", Place(word="latest")),
+        ("3:17:0", Place(position=Position(3, 17, 0))),
+        ('{"pos": "3:17:0", "topic": "u", "v": 1}', Place(position=Position(3, 17, 0), uuid="u")),
     ],
 )
-def test_a_bound_is_a_word_a_position_or_an_offset(text, bounds):
-    assert read(startingOffsets=text).start == bounds
-    assert read(endingOffsets=text).end == bounds
+def test_a_start_or_an_end_is_a_word_a_position_or_an_offset(text, place):
+    assert read(startingOffsets=text).start == place
+    assert read(endingOffsets=text).end == place
 
 
 @pytest.mark.parametrize("text", ["1000", "1970-01-01T00:00:01Z", "1970-01-01T01:00:01+01:00", "1970-01-01 00:00:01"])

@@ -48,7 +48,7 @@ class Follower(Query):
         return [(r["k"], r["v"]) for part in parts for batch in self.reader.read(part) for r in batch.to_pylist()]
 
     def step(self) -> bool:
-        self.reader._log().refresh(sync=True)  # else a watch says so, a moment later
+        self.reader._planner.log().refresh(sync=True)  # else a watch says so, a moment later
         start, end = self.plan()
         if start == end:
             return False
@@ -308,9 +308,10 @@ def test_compaction_while_a_writer_and_a_compacted_stream_run_I9(spark, client, 
 @pytest.mark.parametrize("version", ["", "version"])
 def test_compaction_as_a_spark_job_gives_the_same_records(spark, client, monkeypatch, version):
     from pyspark_ledger.base.position import EARLIEST
-    from pyspark_ledger.compaction.run import sources
     from pyspark_ledger.datasource import compaction
-    from pyspark_ledger.log.reader import read_slice
+    from pyspark_ledger.log.generations import newest
+    from pyspark_ledger.log.rows import read_slice
+    from pyspark_ledger.log.sources import ReadSource
 
     monkeypatch.setattr(compaction, "RECORDS_PER_TASK", 60)
     schema = pa.schema([("k", pa.string()), ("v", pa.int64()), ("version", pa.float64())])
@@ -322,10 +323,10 @@ def test_compaction_as_a_spark_job_gives_the_same_records(spark, client, monkeyp
     def compacted(name):
         log = client.log(name)
         view = log.refresh(sync=True)
-        pieces = sources(log, view, EARLIEST, view.head.end, EARLIEST)
+        pieces = ReadSource(log, view, newest(view)).slices(EARLIEST, view.head.end)
         rows = [rows for piece in pieces for rows in read_slice(log.storage, log.topic.uuid, piece, schema)]
         return [(*place, row["k"], row["v"]) for r in rows
-                for place, row in zip(zip(*(c.to_pylist() for c in r.places()[:3]), strict=True), r.batch.to_pylist(),
+                for place, row in zip(zip(*(c.to_pylist() for c in r.positions()), strict=True), r.batch.to_pylist(),
                                       strict=True)]  # fmt: skip
 
     for _ in range(2):

@@ -19,8 +19,10 @@ from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.base import names
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import LedgerClient
-from pyspark_ledger.datasource.planning import METADATA, METADATA_TYPE
+from pyspark_ledger.datasource import LedgerDataSource
+from pyspark_ledger.datasource.executor.reading import METADATA
 from pyspark_ledger.errors import CorruptData, DataLoss, InvalidInput, NotFound
+from pyspark_ledger.log.slices import CompactedSlice, LogSlice
 from pyspark_ledger.testing.clock import SeededClock
 from tests.support.query import INITIAL, SMALL_LEDGERS, Query, add, eventually, flat
 from tests.support.worlds import SCHEMA, stage
@@ -110,7 +112,7 @@ def test_min_rows_per_trigger_waits_for_more_rows(client):
 def test_min_rows_per_trigger_waits_no_longer_than_max_trigger_delay(client):
     add(client, 0)
     query = Query(client, minRowsPerTrigger="5", maxTriggerDelay="10m")
-    clock = query.reader._log().clock = SeededClock()
+    clock = query.reader._planner.log().clock = SeededClock()
     assert query.batch() == []
     clock.sleep(599)
     assert query.batch() == []
@@ -126,7 +128,7 @@ def test_min_rows_per_trigger_waits_no_longer_than_max_trigger_delay(client):
 def test_min_and_max_rows_go_together(client):
     query = Query(client, minRowsPerTrigger="3", maxRowsPerTrigger="4", maxTriggerDelay="1h")
     add(client, *range(10))
-    query.reader._log().refresh(sync=True)
+    query.reader._planner.log().refresh(sync=True)
     assert [batch for batch in query.all() if batch] == [[0, 1, 2, 3], [4, 5, 6, 7]]  # 8 and 9 wait for a third
 
 
@@ -139,7 +141,7 @@ def test_available_now_ends_where_the_topic_ended_when_it_began(client):
     query.reader.prepareForTriggerAvailableNow()
     assert query.batch() == [0, 1]
     add(client, 5, 6, 7)
-    query.reader._log().refresh(sync=True)
+    query.reader._planner.log().refresh(sync=True)
     assert query.all() == [[2, 3], [4]]  # the rest below minRowsPerTrigger is delivered too
 
 
@@ -191,7 +193,7 @@ def test_a_stream_reads_on_until_its_ending_timestamp_has_come(timed):
     for n in range(10, 15):  # published at 1,010,000 to 1,014,000
         add(timed, n)
         timed._clock.sleep(1)
-        query.reader._log().refresh(sync=True)
+        query.reader._planner.log().refresh(sync=True)
         query.batch()
     assert flat([rows for _, _, rows in query.batches]) == [10, 11]
 
@@ -220,7 +222,7 @@ def test_an_offset_stays_byte_identical_when_a_ledger_is_sealed_behind_it(client
     from pyspark_ledger.log import seal
 
     seal.seal(client.log("t"))
-    query.reader._log().refresh(sync=True)
+    query.reader._planner.log().refresh(sync=True)
     assert json.dumps(query.plan()[1]) == text
     add(client, 5)
     eventually(lambda: query.batch() == [5])
@@ -230,7 +232,7 @@ def test_batch_0_replayed_with_starting_offsets_latest_reads_the_same_I7(client)
     add(client, 0, 1)
     query = Query(client, startingOffsets="latest")
     add(client, 2, 3)
-    query.reader._log().refresh(sync=True)
+    query.reader._planner.log().refresh(sync=True)
     start, end = query.plan()
     assert (start, query.read(start, end)) == (INITIAL, [2, 3])
     add(client, 4)
@@ -284,7 +286,7 @@ def test_a_recreated_topic_is_an_error_by_name(client):
     old = client.topic("t").uuid
     client.delete_topic("t")
     with pytest.raises(NotFound, match="LEDGER_TOPIC_DELETED"):
-        query.reader._log().refresh(sync=True)
+        query.reader._planner.log().refresh(sync=True)
     client.create_topic("t", SCHEMA)
     add(client, 1)
     restarted = Query(client, offset=query.offset)
@@ -323,7 +325,7 @@ def test_a_picture_that_is_behind_is_not_data_loss(client):
     """After a restart the first answer may come from a server that lags: look again before crying wolf."""
     add(client, 0)
     query = Query(client)
-    log = query.reader._opened = client.log("t", watch=False)
+    log = query.reader._planner._opened = client.log("t", watch=False)
     log.refresh()
     add(client, 1)
     end = {**past_the_end(client), "pos": str(client.end("t"))}
@@ -354,7 +356,7 @@ def test_latest_offset_is_answered_from_memory_until_a_watch_fires(client):
     add(client, 0)
     query = Query(client)
     assert query.batch() == [0]
-    log = query.reader._log()
+    log = query.reader._planner.log()
     log.clock = SeededClock()  # stands still: no polling, only the watch
     counting = log.metadata = Counting(log.metadata)
     log.refresh()  # sets the watch
@@ -373,7 +375,7 @@ def test_latest_offset_is_answered_from_memory_until_a_watch_fires(client):
 
 def test_a_lost_watch_is_noticed_by_polling(client):
     query = Query(client)
-    log = query.reader._opened = client.log("t", watch=False)
+    log = query.reader._planner._opened = client.log("t", watch=False)
     clock = log.clock = SeededClock()
     log.refresh()
     add(client, 0)
@@ -519,25 +521,54 @@ def test_a_column_that_is_really_called_metadata_is_a_column(client):
 # -- executors -------------------------------------------------------------------------------------------------
 
 _EXECUTOR = """
-import pickle, sys
+import json, pickle, sys
 sys.modules["kazoo"] = None  # an import would fail
-from pyspark_ledger.datasource.planning import read_partition
-partition, schema = pickle.load(sys.stdin.buffer)
-print([n for batch in read_partition(partition, schema) for n in batch.column("n").to_pylist()])
-assert not any(name.startswith("google.protobuf") for name in sys.modules)
+reader, partition = pickle.load(sys.stdin.buffer)  # as Spark sends them, by the names of their modules
+numbers = [n for batch in reader.read(partition) for n in batch.column("n").to_pylist()]
+print(json.dumps([numbers, list(sys.modules)]))
 """
+DRIVERS_ONLY = [
+    "kazoo.client", "google.protobuf", "pyspark_ledger.zk_metadata", "pyspark_ledger.metadata.port",
+    "pyspark_ledger.log.log", "pyspark_ledger.client", "pyspark_ledger.cursors", "pyspark_ledger.compaction",
+    "pyspark_ledger.append", "pyspark_ledger.datasource.options", "pyspark_ledger.datasource.planning",
+]  # fmt: skip
 
 
-def test_executors_need_no_zookeeper(client):
-    add(client, *range(5))
-    query = Query(client, includeMetadata="true")
-    (part,) = query.reader.partitions(*query.plan())
-    schema = StructType([StructField("n", LongType()), StructField(METADATA, METADATA_TYPE, False)])
+def on_an_executor(reader, partition) -> tuple[list[int], set[str]]:
+    """What a task reads, and the modules that its process has imported by then."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("LEDGER_")}
     done = subprocess.run(
-        [sys.executable, "-c", _EXECUTOR], input=pickle.dumps((part, schema)), capture_output=True, env=environment
+        [sys.executable, "-c", _EXECUTOR], input=pickle.dumps((reader, partition)), capture_output=True, env=environment
     )
-    assert done.stdout.decode().strip() == "[0, 1, 2, 3, 4]", done.stderr.decode()
+    assert done.returncode == 0, done.stderr.decode()
+    numbers, modules = json.loads(done.stdout)
+    return numbers, set(modules)
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("kind", ["stream", "batch"])
+def test_executors_touch_storage_only_and_import_little(client, kind, compacted):
+    client.create_topic("keyed", pa.schema([("n", pa.int64()), ("v", pa.int64())]), key="n")
+    with client.producer("keyed") as producer:
+        for n in range(5):
+            producer.send({"n": n, "v": 1})
+    if compacted:
+        client.compact("keyed")
+    options = {"zookeeper": client.zookeeper, "topic": "keyed", "includeMetadata": "true", "readCompacted": "true"}
+    source = LedgerDataSource(options)
+    if kind == "batch":
+        reader = source.reader(source.schema())
+        (part,) = reader.partitions()
+    else:
+        query = Query(client, "keyed", includeMetadata="true", readCompacted="true")
+        reader = query.reader
+        (part,) = reader.partitions(*query.plan())
+    assert isinstance(part.slices[0], CompactedSlice if compacted else LogSlice)
+    numbers, modules = on_an_executor(reader, part)
+    assert numbers == [0, 1, 2, 3, 4]
+    assert [name for name in DRIVERS_ONLY if name in modules] == []
+    ours = {name for name in modules if name.split(".")[0] == "pyspark_ledger"}
+    assert len(ours) <= 25, sorted(ours)  # 54 before reading had a module of its own
 
 
 # -- with Spark ------------------------------------------------------------------------------------------------

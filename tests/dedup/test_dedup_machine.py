@@ -22,7 +22,7 @@ from pyspark_ledger.append.producer import Producer
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.errors import OutcomeUnknown, Unavailable
 from pyspark_ledger.lifecycle import gc
-from pyspark_ledger.log import policies, scan
+from pyspark_ledger.log import places, policies, scan
 from pyspark_ledger.log.policies import UNCHANGED
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.testing.clock import SeededClock
@@ -137,7 +137,7 @@ class DedupMachine(RuleBasedStateMachine):
             positions.append(record.position)
         assert positions == sorted(set(positions)), "I2"
         view, states = log.producers()
-        assert view.head.records == len(positions) == scan.count(log, view, scan.earliest(view), view.head.end)
+        assert view.head.records == len(positions) == scan.count(log, view, places.earliest(view), view.head.end)
         for who in (*PRODUCERS, PROGRAM):
             assert sorted(found[who]) == list(range(len(found[who]))), "I1, I5: every record, once"
             last = states.last_sequence(who, "t")

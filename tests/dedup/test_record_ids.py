@@ -20,9 +20,10 @@ from pyspark_ledger.dedup.id_ranges import IdColumns, IdRanges
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.files import mask
 from pyspark_ledger.lifecycle import gc
-from pyspark_ledger.log import policies, scan
+from pyspark_ledger.log import places, policies, scan
 from pyspark_ledger.log.policies import UNCHANGED
 from pyspark_ledger.log.reader import Reader
+from pyspark_ledger.log.sources import ReadSource
 from pyspark_ledger.metadata.port import CommitKey, DedupKey, NamespaceKey
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import MemoryMetadata, MemoryServer
@@ -186,11 +187,9 @@ def test_any_batches_in_any_order_give_the_models_log_I1_I2_I5(tmp_path_factory,
 
 def check_limits_and_positions(log, view, wanted, rows):
     """A limited read takes exactly as many records as it says, wherever masked rows lie, and misses none."""
-    position, done = scan.earliest(view), 0
+    position, done = places.earliest(view), 0
     while done < len(wanted):
-        after, taken = scan.advance(
-            scan.slices(log, view, position, view.head.end), position, view.head.end, max_rows=rows
-        )
+        after, taken = ReadSource(log, view).advance(position, view.head.end, max_rows=rows)
         assert taken == min(rows, len(wanted) - done)
         assert read_ids(log, position, after) == wanted[done : done + taken]
         assert scan.count(log, view, position, after) == taken
@@ -428,6 +427,5 @@ def test_a_position_inside_masked_rows_means_the_next_record(world):
     append_ids(log, [[("a", 6), ("a", 1), ("a", 2), ("a", 7)]])
     assert read_ids(log, Position(0, 1, 1)) == read_ids(log, Position(0, 1, 3)) == [("a", 7, "")]
     end = log.view().head.end
-    pieces = scan.slices(log, log.view(), Position(0, 1, 0), end)
-    after, taken = scan.advance(pieces, Position(0, 1, 0), end, max_rows=1)
+    after, taken = ReadSource(log, log.view()).advance(Position(0, 1, 0), end, max_rows=1)
     assert (after, taken) == (Position(0, 1, 3), 1)  # one spelling: the next record's

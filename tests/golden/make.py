@@ -18,7 +18,7 @@ from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.compaction.run import compact
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.node import CursorNode
-from pyspark_ledger.dedup.producers import Claim
+from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.files.topicfiles import TopicFiles
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log import policies, topics
@@ -112,15 +112,15 @@ def numbered_batches(world: World) -> None:
     """Producers that number their batches: one with several runs, one that was evicted. Some batches mint tokens."""
     log, query = world.log(), a_uuid(1)
     policies.change(log, policies.UNCHANGED, policies.UNCHANGED, timedelta(hours=1))
-    append(log, 0, claim=Claim("evicted", 7))
+    append(log, 0, producer="evicted", batch_id=BatchId(7))
     world.clock.sleep(7200)
     for batch in range(6):
         run = a_uuid(100 + batch // 2)
-        claim = Claim("job", batch, query, run, bytes([batch]) * 8)
-        append(log, *range(10 * batch, 10 * batch + 3), claim=claim, mints=batch >= 2)
+        batch_id = BatchId(batch, query, run, bytes([batch]) * 8)
+        append(log, *range(10 * batch, 10 * batch + 3), producer="job", batch_id=batch_id, mints=batch >= 2)
         world.clock.sleep(1)
     gc.collect(log)
-    append(log, 90, claim=Claim("other", -1))
+    append(log, 90, producer="other", batch_id=BatchId(-1))
     append(log, 91)
 
 

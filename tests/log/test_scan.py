@@ -10,8 +10,9 @@ from pyspark_ledger.append import append as protocol
 from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import DataLoss, InvalidInput
-from pyspark_ledger.log import scan
-from pyspark_ledger.log.scan import Slice
+from pyspark_ledger.log import places, scan
+from pyspark_ledger.log.slices import LogSlice
+from pyspark_ledger.log.sources import ReadSource
 from pyspark_ledger.metadata.records import FileRef
 from tests.support.worlds import SCHEMA, World, append, stage
 
@@ -50,7 +51,7 @@ def test_every_interval_is_half_open_and_complete(log):
 def test_a_row_limit_is_honest_entries_are_split(log, limit):
     view, at, steps = log.view(), Position(0, 0, 0), []
     while at < view.head.end:
-        after, rows = scan.advance(scan.slices(log, view, at, view.head.end), at, view.head.end, max_rows=limit)
+        after, rows = ReadSource(log, view).advance(at, view.head.end, max_rows=limit)
         assert rows == sum(piece.rows for piece in scan.slices(log, view, at, after))
         if rows == 0:
             break
@@ -64,7 +65,7 @@ def test_a_byte_limit_is_honest_and_never_stops_the_stream(log):
     view, at, total = log.view(), Position(0, 0, 0), 0
     limit = 300
     for _ in range(200):
-        after, rows = scan.advance(scan.slices(log, view, at, view.head.end), at, view.head.end, max_bytes=limit)
+        after, rows = ReadSource(log, view).advance(at, view.head.end, max_bytes=limit)
         stored = sum(piece.bytes for piece in scan.slices(log, view, at, after))
         assert rows == 1 or stored <= limit
         total, at = total + rows, after
@@ -89,15 +90,15 @@ def test_a_position_past_the_end_is_data_loss_by_name(log):
 
 def test_time_finds_the_first_record_at_or_after_it(log):
     view = log.view()
-    assert scan.position_at_time(log, view, 0) == Position(0, 0, 0)
-    assert scan.position_at_time(log, view, 2**60) == view.head.end
+    assert places.at_time(log, view, 0) == Position(0, 0, 0)
+    assert places.at_time(log, view, 2**60) == view.head.end
     append(log, 1)
     last = log.view().open_commits[-1]
-    assert scan.position_at_time(log, log.view(), last.publish_ms) <= Position(last.ledger, last.first_entry, 0)
+    assert places.at_time(log, log.view(), last.publish_ms) <= Position(last.ledger, last.first_entry, 0)
 
 
-def a_slice(entry: int, rows: int, length: int) -> Slice:
-    return Slice(FileRef(0, b"", length, 0, 0), 0, entry, 0, rows, rows, b"", 0, "", None)
+def a_slice(entry: int, rows: int, length: int) -> LogSlice:
+    return LogSlice(FileRef(0, b"", length, 0, 0), 0, rows, rows, b"", 0, entry, 0, "", None)
 
 
 @given(

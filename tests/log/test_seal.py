@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_ledger.base.position import Position
-from pyspark_ledger.log import scan
+from pyspark_ledger.log import places, scan
 from pyspark_ledger.log.index import Index
 from pyspark_ledger.metadata.port import HeadKey, LedgerKey, RootKey
 from pyspark_ledger.testing.memory import Crash, Faults
@@ -73,7 +73,7 @@ def test_three_levels_of_index_find_every_record_by_position_number_and_time(tmp
         assert next(reader.commits_from(view, appended.start)).number == number
         assert scan.records_before(reader, view, appended.start) == number
         first_of_time = next(i for i, p in enumerate(placed) if p.publish_ms >= appended.publish_ms)
-        assert scan.position_at_time(reader, view, appended.publish_ms) == placed[first_of_time].start
+        assert places.at_time(reader, view, appended.publish_ms) == placed[first_of_time].start
 
 
 def test_opening_a_long_topic_reads_a_bounded_number_of_nodes_and_files_I13(tmp_path):

@@ -54,11 +54,11 @@ from pyspark_ledger.metadata.records import (
     Holder,
     Marker,
     Namespace,
+    NodeRecord,
     Past,
     Pin,
     Policies,
     ProducerState,
-    Record,
     Schema,
     TokenBlock,
     TokenChunk,
@@ -135,7 +135,7 @@ CURSOR = Cursor(
 )
 
 ROOT, HEAD_KEY, LEDGER = RootKey(UUID), HeadKey(UUID), LedgerKey(UUID, 41)
-NODES: list[tuple[AnyKey, Record]] = [
+NODES: list[tuple[AnyKey, NodeRecord]] = [
     (NamespaceKey(), Namespace("s3://bucket/root", 1, deduplication=False)),
     (TopicKey("orders"), Topic("orders", UUID, "id", "", 1)),
     (ROOT, Marker()),

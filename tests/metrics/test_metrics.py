@@ -24,6 +24,8 @@ from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.cli import main
 from pyspark_ledger.client import LedgerClient
 from pyspark_ledger.compaction import run as compaction
+from pyspark_ledger.compaction.plan import begin
+from pyspark_ledger.compaction.work import survivors_of, write
 from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import NotFound
 from pyspark_ledger.log import topics
@@ -173,8 +175,8 @@ def test_a_compaction_tells_how_long_it_took(client, told):
     send(client, "web", *range(12))
     assert told("ledger_compaction_duration_seconds") is None
     log = client.log("orders")
-    work = replace(compaction.begin(log), started_ms=log.clock.now_ms() - 5_000)
-    compaction.publish(log, work, compaction.write(work, compaction.survivors_of(work)))
+    work = replace(begin(log), started_ms=log.clock.now_ms() - 5_000)
+    compaction.publish(log, work, write(work, survivors_of(work.input)))
     assert 5 <= told("ledger_compaction_duration_seconds") < 60
 
 

@@ -21,14 +21,16 @@ from typing import Any
 
 from pyspark_ledger.base.limits import DEFAULT_LIMITS
 from pyspark_ledger.base.position import EARLIEST, Position
-from pyspark_ledger.compaction.run import sources
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.files.storage import Storage, open_storage
 from pyspark_ledger.files.topicfiles import TopicFiles
 from pyspark_ledger.log import topics
+from pyspark_ledger.log.generations import newest
 from pyspark_ledger.log.index import Index, IndexRow
 from pyspark_ledger.log.log import Log, View
-from pyspark_ledger.log.reader import Reader, read_slice
+from pyspark_ledger.log.reader import Reader
+from pyspark_ledger.log.rows import read_slice
+from pyspark_ledger.log.sources import ReadSource
 from pyspark_ledger.metadata.port import AnyKey, Create, CursorKey, Metadata, RootKey, TokenGroupKey, TopicsKey
 from pyspark_ledger.metadata.records import Commit, FileRef
 from pyspark_ledger.outbox.outbox import Outbox
@@ -134,9 +136,9 @@ def _commit(log: Log, commit: Commit) -> dict[str, Any]:
 
 def _compacted(log: Log, view: View) -> Iterator[list[Any]]:
     schema, horizon = log.schema(view.head.schema_id), view.head.generations[-1].horizon
-    for piece in sources(log, view, EARLIEST, view.head.end, horizon):
+    for piece in ReadSource(log, view, newest(view), horizon).slices(EARLIEST, view.head.end):
         for rows in read_slice(log.storage, log.topic.uuid, piece, schema, with_ids=True):
-            columns = [column.to_pylist() for column in (*rows.places()[:3], *rows.ids())]
+            columns = [column.to_pylist() for column in (*rows.positions(), *rows.ids())]
             for row, *place, producer, sequence in zip(rows.batch.to_pylist(), *columns, strict=True):
                 yield [str(Position(*place)), row, producer, sequence]
 

@@ -21,9 +21,9 @@ from pyspark_ledger.errors import Conflict
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import EntryReader, EntryWriter
 from pyspark_ledger.files.storage import Storage, open_storage
-from pyspark_ledger.log import scan, topics
+from pyspark_ledger.log import places, scan, topics
 from pyspark_ledger.log.log import Log
-from pyspark_ledger.log.reader import read_slice
+from pyspark_ledger.log.rows import read_slice
 from pyspark_ledger.metadata.port import Metadata
 from pyspark_ledger.metadata.records import Entry
 from pyspark_ledger.testing.memory import Faults, MemoryMetadata, MemoryServer
@@ -87,7 +87,7 @@ def forget(log: Log, producer: str) -> None:
 
 def read(log: Log) -> Iterator[tuple[int, Position]]:
     view = log.refresh(sync=True)
-    for piece in scan.slices(log, view, scan.earliest(view), view.head.end):
+    for piece in scan.slices(log, view, places.earliest(view), view.head.end):
         for first, batch in EntryReader(log.storage, log.topic.uuid, piece.file).batches(piece.start, piece.stop):
             rows = schemas.project(batch, SCHEMA).column("n").to_pylist()
             for index, number in enumerate(rows, first):
@@ -131,6 +131,6 @@ def append_ids(log: Log, tasks: list[list[Id]], note: str = "") -> AppendResult:
 
 def read_ids(log: Log, start: Position | None = None, end: Position | None = None) -> list[tuple[str, int, str]]:
     view = log.refresh(sync=True)
-    pieces = scan.slices(log, view, start or scan.earliest(view), end or view.head.end)
+    pieces = scan.slices(log, view, start or places.earliest(view), end or view.head.end)
     rows = (rows for piece in pieces for rows in read_slice(log.storage, log.topic.uuid, piece, IDS))
     return [tuple(row.values()) for part in rows for row in part.batch.to_pylist()]

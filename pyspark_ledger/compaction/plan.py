@@ -1,0 +1,82 @@
+"""What a compaction has to fold, and what the state of a topic consists of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_ledger.base.position import EARLIEST, Position
+from pyspark_ledger.compaction import pins
+from pyspark_ledger.compaction.work import KeyedSlices, RowNumbers, Work, survivors_of
+from pyspark_ledger.errors import InvalidInput
+from pyspark_ledger.files import mask
+from pyspark_ledger.files import schema as schemas
+from pyspark_ledger.log.generations import newest
+from pyspark_ledger.log.log import Log, View
+from pyspark_ledger.log.slices import Slice
+from pyspark_ledger.log.sources import ReadSource
+
+
+def check_compactable(log: Log) -> None:
+    topic = log.topic
+    if not topic.key:
+        raise InvalidInput(
+            f"topic '{topic.name}' has no key, so every record would stay: a topic gets its key when it is made "
+            "(option keyColumn)",
+            "LEDGER_NOT_COMPACTABLE",
+        )
+    schemas.check_key(log.schema(log.view().head.schema_id).field(topic.key).type, topic.key, topic.name)
+
+
+def begin(log: Log) -> Work | None:
+    """Everything up to now; None if nothing was written since the last compaction."""
+    view = log.refresh(sync=True)
+    previous = newest(view)
+    if view.head.records == (previous.read if previous else 0):
+        return None
+    return Work(
+        input=_keyed_slices(log, view, EARLIEST, view.head.end),
+        epoch=view.head.gc_epoch,
+        horizon=view.head.end,
+        read=view.head.records,
+        generation=previous.number + 1 if previous else 1,
+        tombstones_from=pins.tombstones_from(log, view),
+        started_ms=log.clock.now_ms(),
+    )
+
+
+def state_slices(log: Log, view: View, start: Position, end: Position) -> list[Slice]:
+    """The topic as a table, as of ``end``: every key once, and the records without one. Folds without writing."""
+    keyed = _keyed_slices(log, view, start, end)
+    records, row, kept = RowNumbers(survivors_of(keyed).records), 0, []
+    for piece in keyed.pieces:
+        chosen = records.take(row, row + piece.rows)
+        row += piece.rows
+        if len(chosen):
+            kept.append(_only(piece, chosen))
+    return kept
+
+
+def _keyed_slices(log: Log, view: View, start: Position, end: Position) -> KeyedSlices:
+    """What has to be read for the state at ``end``: a generation, and the log since."""
+    check_compactable(log)
+    source = ReadSource(log, view, newest(view, end))
+    return KeyedSlices(
+        log.storage.uri,
+        log.topic.uuid,
+        log.schema(view.head.schema_id),
+        log.topic.key,
+        log.topic.version_column,
+        tuple(source.slices(start, end)),
+    )
+
+
+def _only(piece: Slice, rows: pa.Array) -> Slice:
+    """The piece with some of its records, given by their numbers in it."""
+    indexes = pa.arange(piece.start, piece.stop)
+    if piece.mask:
+        indexes = indexes.filter(mask.unpack(piece.mask, piece.file_rows).slice(piece.start, piece.width))
+    chosen = pc.is_in(pa.arange(0, piece.file_rows), value_set=indexes.take(rows))
+    return replace(piece, mask=mask.pack(chosen))

@@ -1,0 +1,51 @@
+"""Plans batch reads, on the driver."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from pyspark.sql.types import StructType
+
+from pyspark_ledger.compaction.plan import state_slices
+from pyspark_ledger.datasource.executor.reading import LedgerPartition
+from pyspark_ledger.datasource.options import ReadOptions
+from pyspark_ledger.datasource.planning import check_asked_schema, open_log, share_out
+from pyspark_ledger.errors import InvalidInput
+from pyspark_ledger.log import places
+from pyspark_ledger.log.slices import Slice
+from pyspark_ledger.log.sources import ReadSource
+
+logger = logging.getLogger(__name__)
+
+
+def plan_batch(options: ReadOptions, schema: StructType) -> Sequence[LedgerPartition]:
+    if options.subscription:
+        raise InvalidInput(
+            "option 'subscription' is for streams: a batch read acknowledges nothing. Read from a position with "
+            "startingOffsets",
+            "LEDGER_INVALID_OPTION",
+        )
+    log = open_log(options, watch=False)
+    view = log.refresh(sync=True)
+    check_asked_schema(log, schema, options)
+    start = places.resolve(log, view, options.start)
+    end = places.resolve(log, view, options.end) if options.end else view.head.end
+    if start > end:
+        raise InvalidInput(
+            f"the read would end at {end}, before it starts at {start}: mend the options that say where it starts and "
+            "ends",
+            "LEDGER_INVALID_OPTION",
+        )
+    pieces: list[Slice]
+    if options.read_compacted:
+        pieces = state_slices(log, view, start, end)
+    else:
+        pieces = list(ReadSource(log, view).slices(start, end))
+    parts = share_out(log, pieces, options.min_partitions)
+    logger.info(
+        "planned topic=%s start=%s end=%s bytes=%d partitions=%d",
+        log.topic.name, start, end, sum(piece.bytes for piece in pieces), len(parts),
+    )  # fmt: skip
+    # Spark makes up a partition without a value when there is none.
+    return list(parts) or [LedgerPartition(log.storage.uri, log.topic.uuid, log.topic.name, ())]

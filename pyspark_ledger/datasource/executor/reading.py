@@ -1,0 +1,83 @@
+"""What a reading task does: Arrow batches in Spark's schema from slices that the driver has planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from pyspark_ledger.files.storage import open_storage
+from pyspark_ledger.log.rows import SliceRows, read_slice
+from pyspark_ledger.log.slices import Slice
+
+METADATA = "_metadata"
+METADATA_TYPE = StructType(
+    [
+        StructField("topic", StringType(), False),
+        StructField("ledgerId", LongType(), False),
+        StructField("entryId", LongType(), False),
+        StructField("index", LongType(), False),
+        StructField("publishTime", TimestampType(), False),
+        StructField("producer", StringType()),
+        StructField("sequenceId", LongType()),
+        StructField("epoch", LongType(), False),
+        StructField("revision", LongType(), False),
+        StructField("token", StringType()),
+    ]
+)
+
+
+@dataclass
+class LedgerPartition(InputPartition):
+    """What one task reads, with everything it needs: executors touch storage only, never ZooKeeper."""
+
+    storage: str
+    uuid: str
+    topic: str
+    slices: tuple[Slice, ...]
+    revision: int = 0
+    epoch: int = 0
+    own_metadata: bool = False  # the topic itself has a column of that name
+
+
+def read_partition(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Arrow batches in Spark's schema, verified as they are read."""
+    assert isinstance(partition, LedgerPartition)
+    target = to_arrow_schema(schema, timezone="UTC")
+    data = pa.schema([field for field in target if field.name != METADATA or partition.own_metadata])
+    with_metadata = len(data) < len(target)
+    storage = open_storage(partition.storage)
+    for piece in partition.slices:
+        for rows in read_slice(storage, partition.uuid, piece, data, with_ids=with_metadata):
+            yield _with_metadata(rows, target, partition) if with_metadata else rows.batch
+
+
+def _with_metadata(rows: SliceRows, target: pa.Schema, partition: LedgerPartition) -> pa.RecordBatch:
+    count = rows.batch.num_rows
+    producer, sequence = rows.ids()
+    ledger, entry, index = rows.positions()
+    values = {
+        "topic": partition.topic,
+        "ledgerId": ledger,
+        "entryId": entry,
+        "index": index,
+        "publishTime": pc.multiply(rows.publish_times(), 1000).cast(pa.timestamp("us", tz="UTC")),
+        "producer": producer if rows.has_producer else None,
+        "sequenceId": sequence,
+        "epoch": partition.epoch,
+        "revision": partition.revision,
+        "token": rows.tokens(),
+    }
+    kind = target.field(METADATA).type
+    columns = [
+        value if isinstance(value, pa.Array) else pa.repeat(pa.scalar(value, field.type), count)
+        for field, value in ((field, values[field.name]) for field in kind)
+    ]
+    metadata = pa.StructArray.from_arrays(columns, fields=list(kind))
+    arrays = [metadata if name == METADATA else rows.batch.column(name) for name in target.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=target)

@@ -1,0 +1,226 @@
+"""Plans the micro-batches of a stream, on the driver: where each begins, how far it goes, what its tasks read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from pyspark_ledger.base.position import EARLIEST, Position
+from pyspark_ledger.compaction.pins import Pinned
+from pyspark_ledger.compaction.plan import check_compactable
+from pyspark_ledger.datasource import offsets
+from pyspark_ledger.datasource.executor.reading import LedgerPartition
+from pyspark_ledger.datasource.offsets import INITIAL, Offset
+from pyspark_ledger.datasource.options import ReadOptions
+from pyspark_ledger.datasource.planning import check_asked_schema, open_log, share_out
+from pyspark_ledger.datasource.subscription import BatchStart, Subscription
+from pyspark_ledger.errors import DataLoss
+from pyspark_ledger.log import generations, places, scan
+from pyspark_ledger.log.log import Log, View
+from pyspark_ledger.log.reader import POLL_S
+from pyspark_ledger.log.sources import ReadSource
+from pyspark_ledger.metadata.records import Generation
+
+logger = logging.getLogger(__name__)
+
+
+class StreamPlanner:
+    """One for each query, for as long as it runs."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options, self._schema = options, schema
+        self._opened: Log | None = None
+        self._subscription: Subscription | None = None
+        self._pin: Pinned | None = None
+        self._start: Position | None = None
+        self._stop: Position | None = None  # endingOffsets
+        self._target: Position | None = None  # the end that Trigger.AvailableNow fixed
+        self._last_batch_at: float | None = None
+
+    # -- what Spark asks -----------------------------------------------------------------------------------
+
+    def fix_target(self) -> None:
+        """Trigger.AvailableNow: the query ends where the topic ends now."""
+        self._target = self.log().refresh(sync=True).head.end
+
+    def initial_offset(self) -> dict[str, Any]:
+        self.log()
+        if self._subscription is None:
+            self._begin()
+        return INITIAL
+
+    def latest_offset(self, start: dict[str, Any], *, everything: bool) -> dict[str, Any]:
+        """Where the batch ends that begins at ``start``; ``start`` itself if there is nothing new."""
+        log, view = self._current()
+        at = None if offsets.is_initial(start) else offsets.parse(start, log.topic)
+        first = self._next_start(at)
+        if first is None:
+            return start
+        begin = first.position
+        if begin > view.head.end:
+            view = log.refresh(sync=True)  # the server that answered first may be behind
+        if at is not None and self._is_lost(log, view, begin):
+            return Offset(log.topic.uuid, view.head.end, None, at.revision, at.epoch).to_json()
+        # Spark takes any first answer for a batch 0, even an empty one: it then fixes where the query begins.
+        begun = Offset(log.topic.uuid, begin, begin, first.revision, first.epoch)
+        nothing_new = start if at is not None else begun.to_json()
+        end = min(p for p in (view.head.end, self._ending(log, view), self._target) if p is not None)
+        if begin >= end:
+            return nothing_new
+        if not everything and self._waits_for_more(log, view, begin, end):
+            return nothing_new
+        generation, base = self._compacted(view, end, at, first)
+        limits = (None, None) if everything else (self._options.max_rows, self._options.max_bytes)
+        position, rows = ReadSource(log, view, generation, base).advance(begin, end, *limits)
+        if rows == 0:
+            return nothing_new  # a ledger was sealed: another spelling of the same position
+        self._last_batch_at = log.clock.monotonic()
+        planned = Offset(log.topic.uuid, position, first.start, first.revision, first.epoch)
+        if self._options.read_compacted:
+            planned = replace(planned, generation=generation.number if generation else 0, base=base)
+        logger.info(
+            "planned topic=%s start=%s end=%s records=%d subscription=%s revision=%d epoch=%d generation=%d",
+            log.topic.name, begin, position, rows, self._options.subscription, first.revision, first.epoch,
+            planned.generation or 0,
+        )  # fmt: skip
+        return planned.to_json()
+
+    def topic_end(self) -> dict[str, Any]:
+        log, view = self._current()
+        return Offset(log.topic.uuid, view.head.end).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[LedgerPartition]:
+        """A batch that Spark has logged reads exactly its interval, whatever happens later."""
+        log, view = self._current()
+        last = offsets.parse(end, log.topic)
+        if last.position > view.head.end:
+            view = log.refresh(sync=True)
+            if self._is_lost(log, view, last.position):
+                last = Offset(last.uuid, view.head.end, last.start, last.revision, last.epoch)
+        if offsets.is_initial(start):
+            begin = last.start
+        else:
+            first = offsets.parse(start, log.topic)
+            begin = first.position if first.revision == last.revision else last.start
+        assert begin is not None, f"the offset {end} does not say where its batch begins"
+        if begin >= last.position or (self._subscription is not None and self._subscription.is_void(last)):
+            return []
+        # A batch reads wholly from the generation that its offset names.
+        generation = generations.numbered(view, last.generation) if last.generation else None
+        source = ReadSource(log, view, generation, last.base or EARLIEST)
+        pieces = list(source.slices(begin, last.position))
+        return share_out(log, pieces, self._options.min_partitions, last.revision, last.epoch)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Without a subscription there is nothing to do: only Spark's checkpoint moves."""
+        log = self.log()
+        if self._subscription is not None:
+            self._subscription.done(offsets.parse(end, log.topic))
+
+    def stop(self) -> None:
+        if self._subscription is not None:
+            self._subscription.leave()
+        if self._pin is not None:
+            self._pin.release()
+        self._opened = self._subscription = self._pin = None
+
+    # -- the topic -----------------------------------------------------------------------------------------
+
+    def log(self) -> Log:
+        """Opened when it is first asked for, with the checks that need it."""
+        if self._opened is None:
+            log = open_log(self._options, watch=True)
+            check_asked_schema(log, self._schema, self._options)
+            self._ending(log, log.view())
+            if self._options.read_compacted:
+                check_compactable(log)
+            if self._options.subscription:
+                name, kind = self._options.subscription, self._options.subscription_type
+                self._subscription = Subscription(log, name, kind, self._options.start)
+            self._opened = log
+        return self._opened
+
+    def _current(self) -> tuple[Log, View]:
+        """From memory: Spark asks every few milliseconds. A watch says when to look, a poll now and then backs it."""
+        log = self.log()
+        return log, log.view(POLL_S)
+
+    def _is_lost(self, log: Log, view: View, position: Position) -> bool:
+        """True if the position is past the end and the user wants to go on without what was lost."""
+        try:
+            log.check_not_past_end(view, position)
+        except DataLoss as loss:
+            if self._options.fail_on_data_loss:
+                raise DataLoss(f"{loss.message}. To go on from the end, set failOnDataLoss=false", loss.code) from None
+            logger.warning("%s; going on from the end, because failOnDataLoss is false", loss)
+            return True
+        return False
+
+    # -- where a batch begins and ends ---------------------------------------------------------------------
+
+    def _next_start(self, at: Offset | None) -> BatchStart | None:
+        """Where the next batch begins: where the last one ended, unless a subscription was moved meanwhile."""
+        if self._subscription is not None:
+            return self._subscription.next_start(at, last_chance=self._target is not None)
+        if at is None:
+            begin = self._begin()
+            return BatchStart(begin, begin)
+        return BatchStart(at.position, None, at.revision, at.epoch)
+
+    def _begin(self) -> Position:
+        """Where the options say the query begins, asked once: "latest" must not move while the query waits."""
+        if self._start is None:
+            log = self.log()
+            self._start = places.resolve(log, log.refresh(sync=True), self._options.start)
+        return self._start
+
+    def _ending(self, log: Log, view: View) -> Position | None:
+        """Where the options say the query ends. A time to which nothing was published yet is no end yet."""
+        end = self._options.end
+        if self._stop is None and end is not None and (end.publish_ms or 0) <= view.head.last_publish_ms:
+            self._stop = places.resolve(log, view, end)
+        return self._stop
+
+    def _waits_for_more(self, log: Log, view: View, begin: Position, end: Position) -> bool:
+        options = self._options
+        if options.min_rows is None or self._target is not None or (self._stop is not None and end == self._stop):
+            return False
+        now = log.clock.monotonic()
+        if self._last_batch_at is None:
+            self._last_batch_at = now
+        waited = now - self._last_batch_at
+        return waited < options.max_delay_s and scan.count(log, view, begin, end) < options.min_rows
+
+    # -- compacted reads -----------------------------------------------------------------------------------
+
+    def _compacted(
+        self, view: View, end: Position, at: Offset | None, first: BatchStart
+    ) -> tuple[Generation | None, Position]:
+        """Which generation the next batch reads, and from where on its tombstones matter: a reader that begins with
+        a generation never saw what was deleted before its horizon, any other reader may have."""
+        if not self._options.read_compacted:
+            return None, EARLIEST
+        generation, base = generations.newest(view, end), first.position
+        if at is not None and at.base is not None and first.start is None:
+            base = at.base
+        elif first.position == EARLIEST and generation is not None:
+            base = generation.horizon
+        self._hold(generation, max(first.position, base))
+        return generation, base
+
+    def _hold(self, generation: Generation | None, seen: Position) -> None:
+        """Tells compaction which tombstones this reader may still need; and whether it came too late for some."""
+        if generation is not None and generation.tombstones_from > seen:
+            raise DataLoss(
+                f"the query has read up to {seen}, and generation {generation.number} of the compacted topic has "
+                f"dropped deletions before {generation.tombstones_from}, which it would miss: start with a new "
+                "checkpoint",
+                "LEDGER_DELETIONS_DROPPED",
+            )
+        if self._pin is None:
+            self._pin = Pinned(self.log())
+        self._pin.move(generation.number if generation else 0, seen)

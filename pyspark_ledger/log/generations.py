@@ -1,0 +1,157 @@
+"""Compacted generations: which there are, their manifests, and where a position is in their files.
+
+A generation is one or more files whose records keep their original positions, in order. Its manifest has a row for
+every record batch with the position of its first record, so a position is found without reading the files.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from pyspark_ledger.base.position import Position
+from pyspark_ledger.errors import DataLoss
+from pyspark_ledger.files import schema as schemas
+from pyspark_ledger.files.entryfile import EntryReader
+from pyspark_ledger.files.topicfiles import FILE_TYPE, TopicFiles, file_from_row, file_row
+from pyspark_ledger.log.rows import stored_at_or_after
+from pyspark_ledger.log.slices import CompactedSlice
+from pyspark_ledger.metadata.records import FileRef, Generation
+
+if TYPE_CHECKING:  # only for types: executors that compact have no log
+    from pyspark_ledger.log.log import View
+
+_POSITION_COLUMNS = [schemas.LEDGER, schemas.ENTRY, schemas.INDEX]
+_MANIFEST = pa.schema(
+    [
+        pa.field("file", FILE_TYPE),
+        pa.field("records", pa.int64()),
+        pa.field("start", pa.int64()),
+        pa.field("rows", pa.int64()),
+        pa.field("ledger", pa.int64()),
+        pa.field("entry", pa.int64()),
+        pa.field("index", pa.int64()),
+    ]
+)
+
+
+def newest(view: View, end: Position | None = None) -> Generation | None:
+    """The newest generation; for a read that stops at ``end``, the newest that goes no further: a later one has no
+    longer what was true at the end."""
+    usable = [generation for generation in view.head.generations if end is None or generation.horizon <= end]
+    return usable[-1] if usable else None
+
+
+def numbered(view: View, number: int) -> Generation:
+    """The one that a batch was planned on."""
+    for generation in view.head.generations:
+        if generation.number == number:
+            return generation
+    raise DataLoss(
+        f"the batch was planned on generation {number} of the compacted topic, which has been collected since "
+        f"(there are {', '.join(str(g.number) for g in view.head.generations)}): start with a new checkpoint",
+        "LEDGER_GENERATION_GONE",
+    )
+
+
+# -- manifests ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedBatch:
+    """One record batch of a compacted file, as the manifest has it: which rows, and where the first of them was."""
+
+    file: FileRef
+    file_rows: int
+    start: int
+    rows: int
+    first: Position
+
+
+def stage_manifest(files: TopicFiles, batches: list[CompactedBatch], epoch: int) -> FileRef:
+    rows = [
+        {
+            "file": file_row(batch.file),
+            "records": batch.file_rows,
+            "start": batch.start,
+            "rows": batch.rows,
+            "ledger": batch.first.ledger,
+            "entry": batch.first.entry,
+            "index": batch.first.index,
+        }
+        for batch in batches
+    ]
+    return files.stage(rows, _MANIFEST, epoch)
+
+
+def fetch_manifest(files: TopicFiles, manifest: FileRef) -> list[CompactedBatch]:
+    return [
+        CompactedBatch(
+            file_from_row(row["file"]),
+            row["records"],
+            row["start"],
+            row["rows"],
+            Position(row["ledger"], row["entry"], row["index"]),
+        )
+        for row in files.fetch(manifest)
+    ]
+
+
+def is_manifest(table: pa.Table) -> bool:
+    return bool(table.schema.names == _MANIFEST.names)
+
+
+def files_of(files: TopicFiles, manifest: FileRef) -> list[FileRef]:
+    return list(dict.fromkeys(file_from_row(row["file"]) for row in files.fetch(manifest)))
+
+
+# -- positions ----------------------------------------------------------------------------------------------------
+
+
+class CompactedLedger:
+    """The files of one generation, and which rows of them a read takes."""
+
+    def __init__(self, files: TopicFiles, generation: Generation) -> None:
+        self._files = files
+        self._generation = generation
+        self._batches = fetch_manifest(files, generation.manifest)
+
+    def slices(self, start: Position, end: Position, base: Position) -> Iterator[CompactedSlice]:
+        """The rows with positions in [start, end), in order, one slice for each file."""
+        first, last = self._find(start), self._find(min(end, self._generation.horizon))
+        for number, (file, rows) in enumerate(dict.fromkeys((b.file, b.file_rows) for b in self._batches)):
+            low = first[1] if first[0] == number else 0
+            high = last[1] if last[0] == number else rows
+            if first[0] <= number <= last[0] and low < high:
+                yield CompactedSlice(file, low, high, rows, b"", number, base)
+
+    def position(self, piece: CompactedSlice, row: int) -> Position:
+        """Where the record in a row of a slice's file was; past the last one, where the next file begins."""
+        if row >= piece.file_rows:
+            following = [b.first for b in self._batches if b.start == 0][piece.number + 1 :]
+            return following[0] if following else self._generation.horizon
+        return first_position(self._read(piece.file, row, row + 1))
+
+    def _find(self, position: Position) -> tuple[int, int]:
+        """File number and row of the first record at or after a position."""
+        at = bisect_right(self._batches, position, key=lambda batch: batch.first) - 1
+        if at < 0:
+            return 0, 0
+        batch = self._batches[at]
+        stored = self._read(batch.file, batch.start, batch.start + batch.rows)
+        before = stored.num_rows - stored_at_or_after(stored, position).true_count
+        number = sum(b.start == 0 for b in self._batches[: at + 1]) - 1
+        return number, batch.start + before
+
+    def _read(self, file: FileRef, start: int, stop: int) -> pa.RecordBatch:
+        reader = EntryReader(self._files.storage, self._files.uuid, file, _POSITION_COLUMNS)
+        return pa.concat_batches([batch for _, batch in reader.batches(start, stop)])
+
+
+def first_position(batch: pa.RecordBatch) -> Position:
+    """Where the first record of a batch of a compacted file was."""
+    return Position(*(batch.column(name)[0].as_py() for name in _POSITION_COLUMNS))

@@ -1,0 +1,193 @@
+"""Reads the rows of a slice, verified: of the log or of a generation. Needs storage only, so executors read with it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_ledger.base.position import Position
+from pyspark_ledger.base.token_prefix import TokenPrefix
+from pyspark_ledger.files import mask
+from pyspark_ledger.files import schema as schemas
+from pyspark_ledger.files.entryfile import EntryReader
+from pyspark_ledger.files.storage import Storage
+from pyspark_ledger.log.slices import CompactedSlice, LogSlice, Slice
+
+# Position, value, publish time, producer, sequence id, token.
+RecordFields = tuple[Position, Mapping[str, Any], datetime, str, int | None, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRows(ABC):
+    """Records of a slice: the columns that were asked for, and what is known of each record besides."""
+
+    uuid: str
+    indexes: pa.Array  # of the rows in their file
+    batch: pa.RecordBatch
+    stored: pa.RecordBatch  # with the columns that say more of each record, asked for or not
+
+    @abstractmethod
+    def positions(self) -> tuple[pa.Array, pa.Array, pa.Array]:
+        """Ledger, entry and index of each record."""
+
+    @abstractmethod
+    def publish_times(self) -> pa.Array:
+        """In milliseconds."""
+
+    @abstractmethod
+    def ids(self) -> tuple[pa.Array, pa.Array]:
+        """Producer and sequence id of each record."""
+
+    @property
+    @abstractmethod
+    def has_producer(self) -> bool:
+        """False: nothing is known of who wrote them."""
+
+    @abstractmethod
+    def tokens(self) -> pa.Array:
+        """The tokens of the records; null if they have none."""
+
+    @abstractmethod
+    def records(self) -> Iterator[RecordFields]:
+        """The records one by one."""
+
+    def _values(self) -> list[dict[str, Any]]:
+        return self.batch.to_pylist() if self.batch.schema.names else [{}] * self.batch.num_rows
+
+
+@dataclass(frozen=True, slots=True)
+class LogRows(SliceRows):
+    """Records of one entry: most of what is known of them is the same for all."""
+
+    piece: LogSlice
+
+    def positions(self) -> tuple[pa.Array, pa.Array, pa.Array]:
+        return self._repeated(self.piece.ledger), self._repeated(self.piece.entry), self.indexes
+
+    def publish_times(self) -> pa.Array:
+        return self._repeated(self.piece.publish_ms)
+
+    def ids(self) -> tuple[pa.Array, pa.Array]:
+        piece = self.piece
+        producer = pa.repeat(pa.scalar(piece.producer, pa.string()), self.batch.num_rows)
+        sequence = self._repeated(piece.sequence)
+        if piece.sequence_column:
+            sequence = self.stored.column(piece.sequence_column).cast(pa.int64())
+        if piece.producer_column:
+            producer = self.stored.column(piece.producer_column).cast(pa.string())
+        return producer, sequence
+
+    @property
+    def has_producer(self) -> bool:
+        return bool(self.piece.producer or self.piece.producer_column)
+
+    def tokens(self) -> pa.Array:
+        piece = self.piece
+        if not piece.mints:
+            return pa.nulls(self.batch.num_rows, pa.string())
+        return TokenPrefix(self.uuid, piece.ledger, piece.entry).tokens(self.indexes)
+
+    def records(self) -> Iterator[RecordFields]:
+        piece = self.piece
+        published = _moment(piece.publish_ms)
+        columns = (column.to_pylist() for column in (self.indexes, *self.ids(), self.tokens()))
+        for value, index, *ids in zip(self._values(), *columns, strict=True):
+            yield Position(piece.ledger, piece.entry, index), value, published, *ids
+
+    def _repeated(self, number: int | None) -> pa.Array:
+        return pa.repeat(pa.scalar(number, pa.int64()), self.batch.num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedRows(SliceRows):
+    """Records of a compacted file, which came from many entries."""
+
+    def positions(self) -> tuple[pa.Array, pa.Array, pa.Array]:
+        return _positions(self.stored)
+
+    def publish_times(self) -> pa.Array:
+        return self.stored.column(schemas.PUBLISHED)
+
+    def ids(self) -> tuple[pa.Array, pa.Array]:
+        return self.stored.column(schemas.PRODUCER), self.stored.column(schemas.SEQUENCE)
+
+    @property
+    def has_producer(self) -> bool:
+        return True
+
+    def tokens(self) -> pa.Array:
+        return pa.nulls(self.batch.num_rows, pa.string())
+
+    def tombstones(self) -> pa.Array:
+        """Which of them are tombstones."""
+        return self.stored.column(schemas.TOMBSTONE)
+
+    def records(self) -> Iterator[RecordFields]:
+        columns = (column.to_pylist() for column in (*self.positions(), self.publish_times(), *self.ids()))
+        for value, ledger, entry, index, published, producer, sequence in zip(self._values(), *columns, strict=True):
+            yield Position(ledger, entry, index), value, _moment(published), producer, sequence, None
+
+
+def read_slice(
+    storage: Storage, uuid: str, piece: Slice, schema: pa.Schema, *, with_ids: bool = False
+) -> Iterator[SliceRows]:
+    """The records of a slice in a schema, verified as they are read; masked rows are left out."""
+    kept = mask.unpack(piece.mask, piece.file_rows) if piece.mask else None
+    columns = [*schema.names, *_columns_besides(piece, with_ids)]
+    for first, stored in EntryReader(storage, uuid, piece.file, columns).batches(piece.start, piece.stop):
+        indexes = pa.arange(first, first + stored.num_rows)
+        if kept is not None:
+            wanted = kept.slice(first, stored.num_rows)
+            stored, indexes = stored.filter(wanted), indexes.filter(wanted)
+        if isinstance(piece, CompactedSlice):
+            wanted = _seen_from(stored, piece.base)
+            stored, indexes = stored.filter(wanted), indexes.filter(wanted)
+        if stored.num_rows:
+            batch = schemas.project(stored, schema)
+            if isinstance(piece, LogSlice):
+                yield LogRows(uuid, indexes, batch, stored, piece)
+            else:
+                yield CompactedRows(uuid, indexes, batch, stored)
+
+
+def _columns_besides(piece: Slice, with_ids: bool) -> list[str]:
+    """What has to be read besides the columns that were asked for."""
+    if isinstance(piece, LogSlice):
+        return [name for name in (piece.sequence_column, piece.producer_column) if name] if with_ids else []
+    return list(schemas.HIDDEN.names)
+
+
+def _seen_from(stored: pa.RecordBatch, base: Position) -> pa.Array:
+    """Everything but tombstones that lie before a reader's first look: it never saw what they removed."""
+    tombstone = stored.column(schemas.TOMBSTONE)
+    if not tombstone.true_count:
+        return pa.repeat(True, stored.num_rows)
+    return pc.or_(pc.invert(tombstone), stored_at_or_after(stored, base))
+
+
+def stored_at_or_after(stored: pa.RecordBatch, position: Position) -> pa.Array:
+    """Which rows of a compacted file lie at or after a position."""
+    return at_or_after(_positions(stored), position)
+
+
+def at_or_after(positions: Sequence[pa.Array], position: Position) -> pa.Array:
+    """Which of some positions, given as ledgers, entries and indexes, lie at or after one."""
+    ledger, entry, index = positions
+    same_ledger, same_entry = pc.equal(ledger, position.ledger), pc.equal(entry, position.entry)
+    later_index = pc.and_(same_entry, pc.greater_equal(index, position.index))
+    later_entry = pc.or_(pc.greater(entry, position.entry), later_index)
+    return pc.or_(pc.greater(ledger, position.ledger), pc.and_(same_ledger, later_entry))
+
+
+def _positions(stored: pa.RecordBatch) -> tuple[pa.Array, pa.Array, pa.Array]:
+    return stored.column(schemas.LEDGER), stored.column(schemas.ENTRY), stored.column(schemas.INDEX)
+
+
+def _moment(publish_ms: int) -> datetime:
+    return datetime.fromtimestamp(publish_ms / 1000, UTC)

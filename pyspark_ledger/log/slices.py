@@ -1,0 +1,88 @@
+"""The pieces that a read consists of: rows of an entry of the log, or rows of a compacted file.
+
+They are plain values that know no log: drivers plan with them, and executors read them.
+"""
+
+from __future__ import annotations
+
+import builtins
+from dataclasses import dataclass, replace
+from typing import Self
+
+from pyspark_ledger.base.position import Position
+from pyspark_ledger.files import mask
+from pyspark_ledger.metadata.records import FileRef
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows [start, stop) of one file, of which those that are not masked are records."""
+
+    file: FileRef
+    start: int
+    stop: int
+    file_rows: int  # in the whole file, masked ones too
+    mask: builtins.bytes  # which rows of the file are records; empty: all
+
+    @property
+    def width(self) -> int:
+        """Rows, masked ones too."""
+        return self.stop - self.start
+
+    @property
+    def rows(self) -> int:
+        """Rows that are records."""
+        return mask.count(self.mask, self.file_rows, self.start, self.stop)
+
+    @property
+    def bytes(self) -> int:
+        return self.file.length * self.width // self.file_rows
+
+    def first(self, rows: int) -> Self:
+        """The first so many records."""
+        return self.until(mask.skip(self.mask, self.file_rows, self.start, rows))
+
+    def until(self, index: int) -> Self:
+        return replace(self, stop=min(self.stop, index))
+
+    def since(self, index: int) -> Self:
+        return replace(self, start=min(self.stop, index))
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlice(Slice):
+    """A piece of the log: rows of one entry. A row's index in its file is its index in the entry."""
+
+    ledger: int
+    entry: int
+    publish_ms: int
+    producer: str
+    sequence: int | None
+    sequence_column: str = ""  # set if every record has its own
+    producer_column: str = ""
+    mints: bool = False  # its records have tokens
+
+    @property
+    def begin(self) -> Position:
+        return Position(self.ledger, self.entry, self.start)
+
+    @property
+    def end(self) -> Position:
+        """The next position to read."""
+        return self.after(self.stop)
+
+    def after(self, index: int) -> Position:
+        """The first record at or after an index. One spelling: past an entry's last record comes the next entry."""
+        index = mask.skip(self.mask, self.file_rows, index, 0) if index < self.file_rows else index
+        if index >= self.file_rows:
+            return Position(self.ledger, self.entry + 1, 0)
+        return Position(self.ledger, self.entry, index)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedSlice(Slice):
+    """A piece of a generation: rows of one of its files. Columns of the file say where each record was, and when and by
+    whom it was published."""
+
+    number: int  # of the file in its generation
+    base: Position  # tombstones before it are left out: the reader began here and never saw what they removed

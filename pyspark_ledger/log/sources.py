@@ -1,0 +1,75 @@
+"""Where a read finds its records: the one place that decides between the log and a compacted generation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+from pyspark_ledger.base.position import EARLIEST, Position
+from pyspark_ledger.log import scan
+from pyspark_ledger.log.generations import CompactedLedger
+from pyspark_ledger.log.log import Log, View
+from pyspark_ledger.log.slices import CompactedSlice, LogSlice, Slice
+from pyspark_ledger.metadata.records import Generation
+
+_UNLIMITED = 1 << 62
+
+
+class ReadSource:
+    """What a read reads: the log; with a generation, its records below its horizon and the log from there on.
+
+    Tombstones of the generation before ``base`` are left out: whoever began there never saw what they removed."""
+
+    def __init__(self, log: Log, view: View, generation: Generation | None = None, base: Position = EARLIEST) -> None:
+        self._log, self._view, self._generation, self._base = log, view, generation, base
+
+    def slices(self, start: Position, end: Position) -> Iterator[Slice]:
+        """What lies in [start, end), in order. Lazy: a limited read loads only the index files it needs."""
+        if self._generation is not None and start < self._generation.horizon:
+            yield from self._compacted.slices(start, end, self._base)
+            start = self._generation.horizon
+        if start < end:
+            yield from scan.slices(self._log, self._view, start, end)
+
+    def advance(
+        self, start: Position, end: Position, max_rows: int | None = None, max_bytes: int | None = None
+    ) -> tuple[Position, int]:
+        """How far a read from ``start`` may go under its limits, and how many rows that is."""
+        if max_rows is None and max_bytes is None and (self._generation is None or start >= self._generation.horizon):
+            return end, scan.count(self._log, self._view, start, end)
+        rows_left = _UNLIMITED if max_rows is None else max_rows
+        bytes_left = _UNLIMITED if max_bytes is None else max_bytes
+        position, rows = start, 0
+        for piece in self.slices(start, end):
+            take = _rows_that_fit(piece, rows_left, bytes_left, at_least=0 if rows else 1)
+            if take == 0:
+                return position, rows
+            taken = piece.first(take)
+            position, rows = min(self._end_of(taken), end), rows + take
+            rows_left -= take
+            bytes_left -= taken.bytes
+            if take < piece.rows or rows_left <= 0 or bytes_left <= 0:
+                return position, rows
+        return end if rows else position, rows
+
+    def _end_of(self, piece: Slice) -> Position:
+        """The next position to read after a piece."""
+        if isinstance(piece, LogSlice):
+            return piece.end
+        assert isinstance(piece, CompactedSlice)
+        return self._compacted.position(piece, piece.stop)
+
+    @cached_property
+    def _compacted(self) -> CompactedLedger:
+        assert self._generation is not None
+        return CompactedLedger(self._log.files, self._generation)
+
+
+def _rows_that_fit(piece: Slice, rows_left: int, bytes_left: int, *, at_least: int) -> int:
+    """Large pieces are split. The first one gives at least one row, or a limit below a row's size would stop the stream
+    for ever."""
+    rows = min(piece.rows, rows_left)
+    if piece.bytes > bytes_left:
+        fitting = piece.until(piece.start + bytes_left * piece.file_rows // piece.file.length).rows
+        rows = min(rows, max(fitting, at_least))
+    return rows
