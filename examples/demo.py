@@ -21,11 +21,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from pyspark_ledger import LedgerClient, LedgerError, LocalZooKeeper
-from pyspark_ledger.metadata.records import ProducerState
 
 ORDERS = 15_000
 PER_BATCH = 1_000
@@ -231,7 +231,7 @@ class Demo:
         names = [path.name for path in folder.iterdir()] if folder.exists() else []
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
-    def _dedup_state(self) -> ProducerState | None:
+    def _dedup_state(self) -> Any:
         if "invoices" not in self._client.topics():
             return None
         return next(iter(self._client.producers("invoices")), None)
@@ -240,8 +240,8 @@ class Demo:
 
     def _tell(self) -> None:
         now, state = self._now(), self._dedup_state()
-        head = self._client.log("invoices").refresh(sync=True).head
-        say(f"     the ledger:   {head.records:>6,} records, ends at position {head.end}")
+        records = sum(batch.num_rows for batch in self._client.reader("invoices", end="latest").batches())
+        say(f"     the ledger:   {records:>6,} records, ends at position {self._client.end('invoices')}")
         if state is not None:
             say(f"     dedup state:  producer {state.name[:14]}…, last sequence id {state.sequence}")
         say(f"     checkpoint:   batch {now.finished} finished, {open_batch(now)}")

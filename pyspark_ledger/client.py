@@ -1,12 +1,4 @@
-"""The Python client: puts ZooKeeper, storage and the core together.
-
->>> with LedgerClient(zookeeper="127.0.0.1:2181", storage="/data/ledger") as client:   # doctest: +SKIP
-...     client.create_topic("orders", pa.schema([("order_id", pa.int64())]), key="order_id")
-...     with client.producer("orders") as producer:
-...         producer.send({"order_id": 1})
-...     for record in client.reader("orders", start="earliest", end="latest"):
-...         print(record.position, record["order_id"])
-"""
+"""The Python client: puts ZooKeeper, storage and the core together behind one class."""
 
 from __future__ import annotations
 
@@ -33,22 +25,31 @@ from pyspark_ledger.cursors.consumer import Consumer
 from pyspark_ledger.cursors.handle import CursorHandle, CursorStats
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import InvalidInput
-from pyspark_ledger.files.storage import Storage, open_storage
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log import policies, topics
-from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.log.policies import UNCHANGED, Unchanged
 from pyspark_ledger.log.reader import Reader
-from pyspark_ledger.metadata.port import CursorKey, Metadata, RootKey
+from pyspark_ledger.metadata.port import CursorKey, RootKey
 from pyspark_ledger.metadata.records import Policies, ProducerState, Topic
-from pyspark_ledger.metadata.transactions import Transactions
 from pyspark_ledger.outbox.outbox import Dispatcher, Outbox
 from pyspark_ledger.tokens.tokens import Tokens
 
 
 class LedgerClient:
-    """A connection to one namespace. Without arguments: LEDGER_ZOOKEEPER and LEDGER_STORAGE, else 127.0.0.1:2181."""
+    """A connection to one namespace: makes topics, writes and reads them, looks after subscriptions and tokens.
+
+    Use it with ``with``, or :meth:`close` it. Threads may share one. Every method may raise ``Unavailable`` when
+    ZooKeeper or the storage does not answer; then nothing was changed.
+
+    >>> _ = client.create_topic("sales", pa.schema([("id", pa.int64()), ("amount", pa.float64())]), key="id")
+    >>> with client.producer("sales") as producer:
+    ...     receipt = producer.send({"id": 1, "amount": 9.5})
+    >>> for record in client.reader("sales", end="latest"):
+    ...     print(record.position, record["amount"])
+    0:0:0 9.5
+    """
 
     def __init__(
         self,
@@ -57,52 +58,63 @@ class LedgerClient:
         *,
         password: str | None = None,
         timeout_s: float = 30.0,
-        metadata: Metadata | None = None,
-        limits: Limits = DEFAULT_LIMITS,
-        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.zookeeper = zookeeper_address(zookeeper)
-        self._asked_storage = storage or os.environ.get("LEDGER_STORAGE")
-        self._metadata = metadata or _connect(self.zookeeper, timeout_s, password)
-        self._limits, self._clock = limits, clock
-        self._storage: Storage | None = None
+        """Connects.
+
+        :param zookeeper: connect string, with a chroot if you like (``host:2181,host:2181/prod``); default: the
+            environment's LEDGER_ZOOKEEPER, else 127.0.0.1:2181.
+        :param storage: folder or URI for the files; default: LEDGER_STORAGE. Needed by the first user of a namespace
+            only: it is recorded there.
+        :param password: ``user:password`` for ZooKeeper's digest scheme.
+        :param timeout_s: how long each request may take.
+        :raises Unavailable: nobody answers at that address.
+        :raises InvalidInput: the connect string is none.
+        """
+        self._namespace = open_namespace(zookeeper, storage, password=password, timeout_s=timeout_s)
 
     @property
-    def metadata(self) -> Metadata:
-        return self._metadata
-
-    @property
-    def storage(self) -> Storage:
-        """The namespace's storage, recorded in ZooKeeper by whoever names it first."""
-        if self._storage is None:
-            self._storage = open_storage(topics.storage_root(self._metadata, self._asked_storage, self._clock))
-        return self._storage
+    def zookeeper(self) -> str:
+        """The connect string that is used."""
+        return self._namespace.address
 
     # -- topics --------------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, schema: pa.Schema, key: str = "", version_column: str = "") -> Topic:
-        """Makes a topic. ``key`` and ``version_column`` are fixed for its life."""
-        _ = self.storage  # a topic without a place for its files is of no use: fail before it is made
-        return topics.create_topic(
-            self._metadata, name, schema, key=key, version_column=version_column, clock=self._clock
-        )
+        """Makes a topic.
+
+        :param schema: its columns; more can be added later, none removed.
+        :param key: the column that compaction keeps one record of; fixed for the topic's life.
+        :param version_column: of two records with one key the higher version wins; fixed too.
+        :raises Conflict: there is a topic of that name.
+        :raises InvalidInput: a name, a type or a column that cannot be.
+        """
+        return self._namespace.create_topic(name, schema, key, version_column)
 
     def topics(self) -> list[str]:
-        return topics.list_topics(self._metadata)
+        """The names of all topics.
+
+        >>> client.topics()
+        ['orders']
+        """
+        return topics.list_topics(self._namespace.metadata)
 
     def topic(self, name: str) -> Topic:
-        return topics.get_topic(self._metadata, name)
+        """What is fixed of a topic: its id, key, version column, and when it was made.
+
+        :raises NotFound: there is no such topic.
+        """
+        return topics.get_topic(self._namespace.metadata, name)
 
     def delete_topic(self, name: str) -> None:
-        """Deletes a topic and its files. A topic made later under the same name is another topic."""
-        topic = topics.delete_topic(self._metadata, name)
-        for path in list(self.storage.list(topic.uuid)):
-            self.storage.delete(path)
+        """Deletes a topic and its files. A topic that is made later under the same name is another topic: offsets and
+        tokens of the old one are refused by it.
 
-    def log(self, topic: str, *, watch: bool = False) -> Log:
-        """The topic as the core sees it: for maintenance and for those who build on this package."""
-        found = topics.get_topic(self._metadata, topic)
-        return Log(self._metadata, self.storage, found, limits=self._limits, clock=self._clock, watch=watch)
+        :raises NotFound: there is no such topic.
+        """
+        namespace = self._namespace
+        topic = topics.delete_topic(namespace.metadata, name, limits=namespace.limits, clock=namespace.clock)
+        for path in list(namespace.storage.list(topic.uuid)):
+            namespace.storage.delete(path)
 
     # -- records -------------------------------------------------------------------------------------------
 
@@ -121,7 +133,7 @@ class LedgerClient:
         after a crash adds nothing twice. Without one, a unique name is assigned. With ``mint_tokens`` each record gets
         a token (see :meth:`tokens`)."""
         return Producer(
-            self.log(topic),
+            self._namespace.log(topic),
             name=name,
             initial_sequence_id=initial_sequence_id,
             compression=compression,
@@ -144,7 +156,7 @@ class LedgerClient:
         the records that have no key. Without an end it gives the state as it is now, and then every change: records
         as they are written, tombstones too. The topic needs a key; it need not have been compacted, which only makes
         this faster."""
-        log = self.log(topic, watch=end is None)
+        log = self._namespace.log(topic, watch=end is None)
         if compacted:
             check_compactable(log)
         return Reader(log, start, end, columns, state_slices if compacted else None)
@@ -153,13 +165,13 @@ class LedgerClient:
 
     def create_cursor(self, topic: str, subscription: str, start: PlaceLike = "earliest") -> CursorHandle:
         """Makes a subscription, unless it is there."""
-        log = self.log(topic)
+        log = self._namespace.log(topic)
         CursorNode(log, subscription).ensure(start)
         return CursorHandle(log, subscription)
 
     def cursor(self, topic: str, subscription: str) -> CursorHandle:
         """A subscription from outside: stats, preview, reset, skip, clear_backlog, rewind, redeliver, mark_delete."""
-        return CursorHandle(self.log(topic), subscription)
+        return CursorHandle(self._namespace.log(topic), subscription)
 
     def consumer(
         self,
@@ -171,12 +183,12 @@ class LedgerClient:
         """Follows a subscription: receive, acknowledge. ``start`` counts only if the subscription is new."""
         if type not in get_args(SubscriptionType):
             raise InvalidInput(f"type '{type}' is not one of {', '.join(get_args(SubscriptionType))}")
-        return Consumer(self.log(topic, watch=True), subscription, type, start)
+        return Consumer(self._namespace.log(topic, watch=True), subscription, type, start)
 
     def cursors(self, topic: str) -> list[CursorStats]:
         """All subscriptions of a topic."""
-        log = self.log(topic)
-        keys = self._metadata.children(RootKey(log.topic.uuid))
+        log = self._namespace.log(topic)
+        keys = self._namespace.metadata.children(RootKey(log.topic.uuid))
         return [CursorHandle(log, key.name).stats() for key in keys if isinstance(key, CursorKey)]
 
     # -- tokens --------------------------------------------------------------------------------------------
@@ -184,7 +196,7 @@ class LedgerClient:
     def tokens(self, topic: str, group: str | None = None) -> Tokens:
         """The tokens of a topic's records, and of messages from outside: mint, present, consume, stats. Each group
         consumes for itself; the default is the topic's own name, as it is for a sink that writes to the topic."""
-        return Tokens(self.log(topic), group if group is not None else topic)
+        return Tokens(self._namespace.log(topic), group if group is not None else topic)
 
     def outbox(
         self,
@@ -199,8 +211,9 @@ class LedgerClient:
         ``dispatch(payload, token)`` takes messages out of the namespace; it may be called again for the same message,
         with the same token, which ``dispatch_tokens`` mint for it (``client.tokens(topic)``, of this namespace or of
         the receiver's). With ``mint_tokens`` the records that handlers send to topics have tokens."""
+        here = self._namespace
         return Outbox(
-            name, self._metadata, self.storage, self.log, self._limits, self._clock,
+            name, here.metadata, here.storage, here.log, here.limits, here.clock,
             dispatch=dispatch, dispatch_tokens=dispatch_tokens, mint_tokens=mint_tokens,
         )  # fmt: skip
 
@@ -208,20 +221,20 @@ class LedgerClient:
 
     def producers(self, topic: str) -> list[ProducerState]:
         """Who has written with sequence ids: name, last sequence id, last publish time, owner query."""
-        return self.log(topic).producers()[1].all()
+        return self._namespace.log(topic).producers()[1].all()
 
     def evicted_producers(self, topic: str) -> int:
         """How many producers the topic's policy has evicted, and not been told to forget since."""
-        return self.log(topic).producers()[1].evicted
+        return self._namespace.log(topic).producers()[1].evicted
 
     def forget_producer(self, topic: str, name: str) -> None:
         """Lets a producer's name go, so that another query may use it. What it wrote stays."""
-        log = self.log(topic)
+        log = self._namespace.log(topic)
         _, states = log.producers()
         if states.get(name) is None and not states.is_evicted(name):
             known = ", ".join(state.name for state in states.all()[:10]) or "none"
             raise InvalidInput(f"topic '{topic}' knows no producer '{name}': {known}", "LEDGER_PRODUCER_NOT_FOUND")
-        append(log, StagedBatch(self._clock.new_id(), producer=name, admission=ForgetProducer()))
+        append(log, StagedBatch(self._namespace.clock.new_id(), producer=name, admission=ForgetProducer()))
 
     def compact(
         self,
@@ -234,17 +247,17 @@ class LedgerClient:
         """Writes the last record of every key to a compacted ledger, for readers with readCompacted. Incremental: reads
         the last generation and what was written since. ``progress`` is called with phase, records done and total; the
         rates are records per second at most."""
-        log = self.log(topic)
+        log = self._namespace.log(topic)
         compaction.compact(log, progress, read_rate, write_rate)
         return compaction.stats(log)
 
     def compaction(self, topic: str) -> CompactionStats | None:
         """Generation, horizon, records before and after; generation 0 while the first run has not finished, None if
         there was none."""
-        return compaction.stats(self.log(topic))
+        return compaction.stats(self._namespace.log(topic))
 
     def policies(self, topic: str) -> Policies:
-        return self.log(topic).refresh(sync=True).head.policies
+        return self._namespace.log(topic).refresh(sync=True).head.policies
 
     def set_policies(
         self,
@@ -259,26 +272,25 @@ class LedgerClient:
         ``deduplication``: whether sequence ids are checked; None: as the namespace says. ``snapshot_commits``: commits
         between two snapshots of the dedup state (0: the default, 1,000). ``evict_producers_after``: producers silent
         for longer are evicted; None: never."""
-        return policies.change(self.log(topic), deduplication, snapshot_commits, evict_producers_after)
+        return policies.change(self._namespace.log(topic), deduplication, snapshot_commits, evict_producers_after)
 
     def set_namespace_policies(self, *, deduplication: bool) -> None:
         """For every topic whose own policies do not say. Writers that run notice within seconds."""
         policies.check_namespace(deduplication)
-        _ = self.storage  # makes the namespace if this is its first use
-        transactions = Transactions(self._metadata, self._limits, self._clock)
-        policies.change_namespace(transactions, self._metadata, deduplication)
+        _ = self._namespace.storage  # makes the namespace if this is its first use
+        policies.change_namespace(self._namespace.transactions, self._namespace.metadata, deduplication)
 
     def gc(self, topic: str, *, dry_run: bool = False) -> gc.Collected:
         """Deletes files that no commit names and none can name any more: what failed and killed writers left."""
-        return gc.collect(self.log(topic), dry_run=dry_run)
+        return gc.collect(self._namespace.log(topic), dry_run=dry_run)
 
     def end(self, topic: str) -> Position:
-        return self.log(topic).refresh(sync=True).head.end
+        return self._namespace.log(topic).refresh(sync=True).head.end
 
     # -- life ----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        self._metadata.close()
+        self._namespace.close()
 
     def __enter__(self) -> LedgerClient:
         return self
@@ -287,24 +299,46 @@ class LedgerClient:
         self.close()
 
 
-def _connect(zookeeper: str, timeout_s: float, password: str | None) -> Metadata:
-    # Imported here, because executors import this module and have no use for a ZooKeeper client.
+def open_namespace(
+    zookeeper: str | None = None,
+    storage: str | None = None,
+    *,
+    password: str | None = None,
+    timeout_s: float = 30.0,
+    limits: Limits = DEFAULT_LIMITS,
+    clock: Clock = SYSTEM_CLOCK,
+) -> OpenNamespace:
+    """What a client is a face of. The ZooKeeper client is imported only here: who only reads files needs none."""
     from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
 
-    return ZooKeeperMetadata(zookeeper, timeout_s=timeout_s, password=password)
+    address = zookeeper_address(zookeeper)
+    metadata = ZooKeeperMetadata(address, timeout_s=timeout_s, password=password)
+    return OpenNamespace(metadata, storage, address=address, limits=limits, clock=clock)
 
 
-_shared: dict[tuple[int, str, str | None, str | None], LedgerClient] = {}
+def client_of(namespace: OpenNamespace) -> LedgerClient:
+    """A client of a namespace that was opened in a special way: for the package's own tools, and for tests."""
+    client = LedgerClient.__new__(LedgerClient)
+    client._namespace = namespace
+    return client
+
+
+def namespace_of(client: LedgerClient) -> OpenNamespace:
+    """What is behind a client: for the package's own tools, and for tests."""
+    return client._namespace
+
+
+_shared: dict[tuple[int, str, str | None, str | None], OpenNamespace] = {}
 _sharing = threading.Lock()
 
 
-def shared_client(zookeeper: str | None, storage: str | None, password: str | None) -> LedgerClient:
-    """One client per process and namespace. Spark pools its driver-side Python processes and makes new readers and
-    writers for every batch: connecting each time would cost more than the commit."""
+def shared_namespace(zookeeper: str | None, storage: str | None, password: str | None) -> OpenNamespace:
+    """One per process and namespace. Spark pools its driver-side Python processes and makes new readers and writers
+    for every batch: connecting each time would cost more than the commit."""
     key = (os.getpid(), zookeeper_address(zookeeper), storage, password)
     with _sharing:
         for stale in [k for k in _shared if k[0] != key[0]]:
             del _shared[stale]  # inherited over a fork: not ours to use, nor to close
         if key not in _shared:
-            _shared[key] = LedgerClient(key[1], storage, password=password)
+            _shared[key] = open_namespace(key[1], storage, password=password)
         return _shared[key]

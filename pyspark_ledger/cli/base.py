@@ -15,6 +15,7 @@ from pyspark_ledger.errors import LedgerError, Unavailable
 
 if TYPE_CHECKING:
     from pyspark_ledger.client import LedgerClient
+    from pyspark_ledger.log.namespace import OpenNamespace
     from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
 
 
@@ -46,6 +47,12 @@ class Session:
         from pyspark_ledger.client import LedgerClient
 
         return LedgerClient(self._listening(), storage, password=self.digest)
+
+    def namespace(self, client: LedgerClient) -> OpenNamespace:
+        """What is behind a client, for what it does not show to users."""
+        from pyspark_ledger.client import namespace_of
+
+        return namespace_of(client)
 
     def _listening(self) -> str:
         """A client waits half a minute for a server that is not there: fine for a query, too long for a person."""

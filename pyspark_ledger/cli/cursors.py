@@ -41,7 +41,11 @@ def cursors() -> None:
 def list_cursors(session: Session, topic: str | None) -> None:
     """The subscriptions of TOPIC, or of all topics: how far behind each one is, and who follows it."""
     with session.client() as client:
-        rows = [row for name in ([topic] if topic else client.topics()) for row in _rows(client.log(name))]
+        rows = [
+            row
+            for name in ([topic] if topic else client.topics())
+            for row in _rows(session.namespace(client).log(name))
+        ]
     session.listing(rows, "no subscriptions")
 
 
@@ -101,7 +105,7 @@ def create(session: Session, topic: str, subscription: str, start: Place) -> Non
     """Make a SUBSCRIPTION to TOPIC, unless it is there."""
     with session.client() as client:
         uuid = client.topic(topic).uuid
-        there = client.metadata.read(CursorKey(uuid, subscription)) is not None
+        there = session.namespace(client).metadata.read(CursorKey(uuid, subscription)) is not None
         stats = client.create_cursor(topic, subscription, start).stats()
     did = "was there already" if there else "made"
     session.output.done(f"{subscription}: {did}, at {stats.mark_delete}", {**_row(topic, stats), "made": not there})

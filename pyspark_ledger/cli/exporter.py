@@ -22,12 +22,13 @@ def exporter(session: Session, port: int, host: str, max_producers: int) -> None
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError:
         raise click.ClickException("this needs the extra 'metrics': pip install 'pyspark-ledger[metrics]'") from None
-    from pyspark_ledger.client import LedgerClient
+    from pyspark_ledger.client import client_of
+    from pyspark_ledger.log.namespace import OpenNamespace
     from pyspark_ledger.metrics.collector import LedgerCollector
     from pyspark_ledger.metrics.requests import TimedMetadata
 
     registry = CollectorRegistry()
-    with LedgerClient(metadata=TimedMetadata(session.metadata(_TIMEOUT_S), registry)) as client:
+    with client_of(OpenNamespace(TimedMetadata(session.metadata(_TIMEOUT_S), registry))) as client:
         registry.register(LedgerCollector(client, max_producers=max_producers))
         try:
             server, _ = start_http_server(port, host, registry)

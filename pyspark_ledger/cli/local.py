@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from contextlib import closing
 from typing import Any
 
 import click
@@ -50,13 +51,13 @@ def up(session: Session, port: int | None, storage: str | None) -> None:
 
 def _storage(home: LocalHome, asked: str | None) -> str:
     """Recorded in the namespace by whoever comes first."""
-    from pyspark_ledger.client import LedgerClient
+    from pyspark_ledger.client import open_namespace
 
-    with LedgerClient(home.address) as client:
-        if client.metadata.read(NamespaceKey()) is None:
+    with closing(open_namespace(home.address)) as namespace:
+        if namespace.metadata.read(NamespaceKey()) is None:
             asked = asked or os.environ.get("LEDGER_STORAGE") or str(home.storage)
-    with LedgerClient(home.address, asked) as client:
-        return client.storage.uri
+    with closing(open_namespace(home.address, asked)) as namespace:
+        return namespace.storage.uri
 
 
 @click.command(cls=Command)

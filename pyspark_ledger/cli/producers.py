@@ -20,7 +20,7 @@ def producers() -> None:
 def list_producers(session: Session, topic: str) -> None:
     """The producers of TOPIC: the last sequence id of each, and the query that a name belongs to."""
     with session.client() as client:
-        _, states = client.log(topic).producers()
+        _, states = session.namespace(client).log(topic).producers()
     session.listing([_row(state) for state in states.all()], "no producers")
     if states.evicted:
         session.output.note(f"{states.evicted:,} more were evicted, as the topic's policy says")
@@ -46,7 +46,7 @@ def _row(state: ProducerState) -> Row:
 def forget(session: Session, topic: str, producer: str, yes: bool) -> None:
     """Let the name PRODUCER go, so that another query may use it. What it wrote stays."""
     with session.client() as client:
-        _, states = client.log(topic).producers()
+        _, states = session.namespace(client).log(topic).producers()
         state = states.get(producer)
         if state is not None or states.is_evicted(producer):
             what = f"forget what '{producer}' has written: its sequence ids are taken for new ones afterwards"

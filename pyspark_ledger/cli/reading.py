@@ -52,7 +52,7 @@ def read(
         end = None if follow else "latest"
         records = client.reader(topic, start, end, columns=columns, compacted=compacted)
         try:
-            _show(session, client.log(topic), islice(records, count), metadata)
+            _show(session, session.namespace(client).log(topic), islice(records, count), metadata)
         except KeyboardInterrupt:
             if not follow:
                 raise
@@ -69,7 +69,7 @@ def peek(session: Session, topic: str, count: int, columns: list[str] | None, me
     from pyspark_ledger.log import scan
 
     with session.client() as client:
-        log = client.log(topic)
+        log = session.namespace(client).log(topic)
         view = log.refresh(sync=True)
         start = scan.position_at(log, view, max(0, view.head.records - count))
         records = client.reader(topic, start, "latest", columns=columns)

@@ -65,7 +65,7 @@ def describe(session: Session, topic: str, ledgers: int) -> None:
     from pyspark_ledger.cli.describe import description
 
     with session.client() as client:
-        session.output.facts(description(client.log(topic), ledgers))
+        session.output.facts(description(session.namespace(client).log(topic), ledgers))
 
 
 topics.add_command(read)
@@ -100,7 +100,7 @@ def create(session: Session, topic: str, schema: str, key: str, version_column: 
 def delete(session: Session, topic: str, yes: bool) -> None:
     """Delete TOPIC with its records, subscriptions and files."""
     with session.client() as client:
-        head = client.log(topic).view().head
+        head = session.namespace(client).log(topic).view().head
         cursors = client.cursors(topic)
         row = {
             "topic": topic,

@@ -39,7 +39,7 @@ def write(session: Session, topic: str, file: IO[bytes], kind: str | None, name:
     source = _Source(file)
     kind = kind or ("csv" if source.name.endswith(".csv") else "json")
     with session.client() as client, session.output.progress() as progress:
-        log = client.log(topic)
+        log = session.namespace(client).log(topic)
         decoder = Decoder(log.schema(log.view().head.schema_id))
         rows = (_csv if kind == "csv" else _json)(source, decoder)
         written = _Written(client.producer(topic, name), name is not None)

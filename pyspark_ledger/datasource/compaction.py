@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
-from pyspark_ledger.client import shared_client
+from pyspark_ledger.client import shared_namespace
 from pyspark_ledger.compaction import run as compaction
 from pyspark_ledger.compaction.fold import Survivors
 from pyspark_ledger.compaction.plan import begin
@@ -41,7 +41,7 @@ def compact(
     password: str | None = None,
 ) -> CompactionStats | None:
     """One run as a Spark job; None if the topic has never been compacted and is empty."""
-    log = shared_client(zookeeper, storage, password).log(topic)
+    log = shared_namespace(zookeeper, storage, password).log(topic)
     with compaction.compacting(log):
         work = begin(log)
         if work is not None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
-from pyspark_ledger.client import shared_client
+from pyspark_ledger.client import shared_namespace
 from pyspark_ledger.datasource.executor.reading import METADATA, METADATA_TYPE, LedgerPartition
 from pyspark_ledger.datasource.options import ReadOptions
 from pyspark_ledger.datasource.types import arrow_schema, spark_schema
@@ -25,8 +25,8 @@ SMALL_PARTITION_BYTES = 4 << 20  # below this, one more task costs more than it 
 
 def open_log(options: ReadOptions, *, watch: bool) -> Log:
     connection = options.connection
-    client = shared_client(connection.zookeeper, connection.storage, connection.password)
-    return client.log(options.topic, watch=watch)
+    namespace = shared_namespace(connection.zookeeper, connection.storage, connection.password)
+    return namespace.log(options.topic, watch=watch)
 
 
 def topic_schema(options: ReadOptions) -> StructType:

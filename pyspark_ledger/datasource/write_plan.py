@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_ledger.append.admission import check_deduplicates
 from pyspark_ledger.append.producer import COMPRESSIONS, FRESH_S
-from pyspark_ledger.client import LedgerClient, shared_client
+from pyspark_ledger.client import shared_namespace
 from pyspark_ledger.datasource.checkpoint import Checkpoint
 from pyspark_ledger.datasource.executor.staging import Replay, WritePlan, spark_producer
 from pyspark_ledger.datasource.options import WriteOptions
@@ -19,6 +19,7 @@ from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.log import topics
 from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.records import ProducerState, Topic
 from pyspark_ledger.tokens.ids import check_column
 
@@ -95,8 +96,8 @@ def writer_log(options: WriteOptions, schema: pa.Schema | None = None) -> Log:
     memory need not be read again for every batch. A plan (with a schema) reads the head first: another process may have
     committed the last batch. A commit need not: if what is in memory is out of date, the head's version tells."""
     connection = options.connection
-    client = shared_client(connection.zookeeper, connection.storage, connection.password)
-    key = (os.getpid(), id(client), options.topic)
+    namespace = shared_namespace(connection.zookeeper, connection.storage, connection.password)
+    key = (os.getpid(), id(namespace), options.topic)
     log = _logs.get(key)
     if log is not None:
         try:
@@ -105,16 +106,16 @@ def writer_log(options: WriteOptions, schema: pa.Schema | None = None) -> Log:
             log = None  # deleted, and perhaps recreated
     if log is None:
         if schema is not None:
-            _ensure_topic(client, options, schema)
-        log = _logs[key] = client.log(options.topic)
+            _ensure_topic(namespace, options, schema)
+        log = _logs[key] = namespace.log(options.topic)
     _check_fixed_columns(log.topic, options)
     return log
 
 
-def _ensure_topic(client: LedgerClient, options: WriteOptions, schema: pa.Schema) -> None:
-    if topics.find_topic(client.metadata, options.topic) is None:
+def _ensure_topic(namespace: OpenNamespace, options: WriteOptions, schema: pa.Schema) -> None:
+    if topics.find_topic(namespace.metadata, options.topic) is None:
         try:
-            client.create_topic(options.topic, schema, options.key_column, options.version_column)
+            namespace.create_topic(options.topic, schema, options.key_column, options.version_column)
         except Conflict as conflict:
             if conflict.code != "LEDGER_TOPIC_EXISTS":
                 raise

@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from pyspark_ledger.base.position import Position
-from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.client import LedgerClient, namespace_of
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.errors import LedgerError, NotFound
 from pyspark_ledger.log.generations import newest
@@ -72,7 +72,7 @@ class LedgerCollector(Collector):
 
     def _opened(self, name: str) -> list[_Topic]:
         if name not in self._topics:
-            self._topics[name] = _Topic(self._client.log(name), self._max_producers)
+            self._topics[name] = _Topic(namespace_of(self._client).log(name), self._max_producers)
         return [self._topics[name]]
 
     def _attempt(self, topic: str, part: Callable[[], Iterable[T]]) -> list[T]:

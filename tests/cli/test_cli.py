@@ -18,7 +18,7 @@ from kazoo.client import KazooClient
 
 from pyspark_ledger.cli import main
 from pyspark_ledger.cli.topics import _told as told
-from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.client import LedgerClient, namespace_of
 from pyspark_ledger.compaction.run import compacting
 from pyspark_ledger.errors import NotFound
 from pyspark_ledger.metadata.port import HeadKey
@@ -168,7 +168,7 @@ def test_an_error_is_one_line_and_exit_status_one(client):
 def test_an_empty_topic_has_nothing_to_compact(client):
     client.create_topic("empty", SCHEMA, key="k")
     assert run(client, "topics", "compact", "empty").stdout == "empty: nothing to compact\n"
-    with compacting(client.log("empty")):  # a first run of another process
+    with compacting(namespace_of(client).log("empty")):  # a first run of another process
         stats = client.compaction("empty")
     assert (stats.generation, told("empty", stats)) == (0, "empty: nothing to compact")
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.position import EARLIEST
-from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.client import client_of
 from pyspark_ledger.errors import InvalidInput
+from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.testing.memory import MemoryMetadata, MemoryServer
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("version", pa.int64())])
@@ -20,7 +21,7 @@ LIMITS = Limits(commits_per_ledger=4, index_fanout=3)
 
 
 def a_client(folder, version_column=""):
-    client = LedgerClient(storage=str(folder), metadata=MemoryMetadata(MemoryServer()), limits=LIMITS)
+    client = client_of(OpenNamespace(MemoryMetadata(MemoryServer()), str(folder), limits=LIMITS))
     client.create_topic("t", SCHEMA, key="k", version_column=version_column)
     return client
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.position import Position
-from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.client import LedgerClient, client_of, namespace_of, open_namespace
 from pyspark_ledger.errors import DataLoss, InvalidInput
 from tests.support.query import Query
 
@@ -24,7 +24,9 @@ SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
 @pytest.fixture
 def client(namespace, storage_root) -> Iterator[LedgerClient]:
-    with LedgerClient(namespace, storage_root, limits=Limits(commits_per_ledger=5, index_fanout=3)) as client:
+    with client_of(
+        open_namespace(namespace, storage_root, limits=Limits(commits_per_ledger=5, index_fanout=3))
+    ) as client:
         client.create_topic("t", SCHEMA, key="k")
         yield client
 
@@ -321,7 +323,7 @@ def test_compaction_as_a_spark_job_gives_the_same_records(spark, client, monkeyp
         client.create_topic(name, schema, key="k", version_column=version)
 
     def compacted(name):
-        log = client.log(name)
+        log = namespace_of(client).log(name)
         view = log.refresh(sync=True)
         pieces = ReadSource(log, view, newest(view)).slices(EARLIEST, view.head.end)
         rows = [rows for piece in pieces for rows in read_slice(log.storage, log.topic.uuid, piece, schema)]

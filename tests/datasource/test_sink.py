@@ -22,7 +22,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from pyspark_ledger.append import append as protocol
 from pyspark_ledger.append.admission import ByBatchId, StagedBatch
-from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.client import LedgerClient, namespace_of
 from pyspark_ledger.datasource import LedgerDataSource
 from pyspark_ledger.datasource.executor.staging import Staged, TaskOrigin, spark_producer, stage
 from pyspark_ledger.datasource.options import WriteOptions
@@ -38,7 +38,7 @@ SCHEMA = StructType([StructField("n", LongType())])
 @pytest.fixture
 def client(namespace, storage_root) -> Iterator[LedgerClient]:
     with LedgerClient(namespace, storage_root) as client:
-        _ = client.storage
+        _ = namespace_of(client).storage
         yield client
 
 
@@ -47,7 +47,7 @@ def numbers(client: LedgerClient, topic: str = "out") -> list[int]:
 
 
 def files(client: LedgerClient, topic: str = "out") -> set[str]:
-    return set(client.storage.list(client.topic(topic).uuid))
+    return set(namespace_of(client).storage.list(client.topic(topic).uuid))
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Picture:
         self._before = self._now()
 
     def _now(self):
-        head = self.client.log("out").refresh(sync=True).head
+        head = namespace_of(self.client).log("out").refresh(sync=True).head
         return head, self.client.producers("out"), None if self.named_only else files(self.client)
 
     def unchanged(self) -> bool:
@@ -99,7 +99,7 @@ def _batch(rows: list[int]) -> pa.RecordBatch:
 def test_a_batch_is_one_commit_in_task_order_I2(client):
     Run(client).write(0, [1, 2], [], [3], [4, 5])
     assert numbers(client) == [1, 2, 3, 4, 5]
-    log = client.log("out")
+    log = namespace_of(client).log("out")
     (commit,) = log.view().open_commits
     assert (commit.entry_count, commit.producer, commit.sequence, commit.query, commit.run) == (
         3,
@@ -128,7 +128,7 @@ def test_a_replay_of_what_another_process_committed_writes_no_file_I5(client):
     _, staged = run.stage(1, [1])
     numbered = ByBatchId(BatchId(1, "q", "r1"))
     batch = StagedBatch(b"i" * 16, (staged[0].entry,), producer="spark-q", admission=numbered)
-    protocol.append(client.log("out"), batch)  # this process has not heard of it
+    protocol.append(namespace_of(client).log("out"), batch)  # this process has not heard of it
     assert run.write(1, [1])[0].entry is None
     assert numbers(client) == [0, 1]
 
@@ -137,7 +137,7 @@ def test_a_process_that_missed_a_gc_commits_what_another_one_staged(client):
     """Its picture says that the file comes from the future; it looks again before it says so."""
     run = Run(client)
     run.write(0, [0])
-    behind = client.log("out")
+    behind = namespace_of(client).log("out")
     behind.view()
     client.gc("out")
     _, staged = run.stage(1, [1])
@@ -464,7 +464,7 @@ def test_an_empty_batch_of_a_stream_leaves_nothing(spark, client, tmp_path):
     job = Job(spark, client, tmp_path).feed(0).feed().feed(1)
     job.run()
     assert numbers(client) == [0, 1]
-    assert client.log("out").view().head.next_commit == len(files(client)) == 2
+    assert namespace_of(client).log("out").view().head.next_commit == len(files(client)) == 2
 
 
 @pytest.mark.spark
@@ -513,13 +513,13 @@ def eventually(condition: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 def count(client: LedgerClient, topic: str = "out") -> int:
-    return client.log(topic).refresh().head.records if topic in client.topics() else 0
+    return namespace_of(client).log(topic).refresh().head.records if topic in client.topics() else 0
 
 
 @pytest.mark.spark
 def test_a_stream_survives_a_killed_zookeeper_and_writes_everything_once_I1_I14(spark, storage_root, tmp_path):
     with LocalZooKeeper(fsync=False) as server, LedgerClient(f"{server.address}/ns", storage_root) as client:
-        _ = client.storage
+        _ = namespace_of(client).storage
         job = Job(spark, client, tmp_path)
         for n in range(0, 60, 3):
             job.feed(n, n + 1, n + 2)
@@ -585,7 +585,7 @@ class Driver:
 
     def __init__(self, job: Job) -> None:
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-        arguments = [job.client.zookeeper, str(job.input.parent), job.client.storage.uri[7:]]
+        arguments = [job.client.zookeeper, str(job.input.parent), namespace_of(job.client).storage.uri[7:]]
         self._log = job.input.parent / "driver.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -626,7 +626,7 @@ def test_killed_drivers_and_retried_tasks_write_everything_once_and_in_order_I1_
     assert len(list(tmp_path.glob("failed-*"))) >= 4 + 3
 
     assert numbers(client, "big") == list(range(240_000))
-    log = client.log("big")
+    log = namespace_of(client).log("big")
     named = {entry.file.uid.hex() for commit in log.view().open_commits for entry in log.entries(commit)}
     left_behind = {path for path in files(client, "big") if Path(path).stem not in named}
     assert len(named) == 3

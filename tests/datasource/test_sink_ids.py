@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.client import LedgerClient, namespace_of
 from pyspark_ledger.datasource import LedgerDataSource
 from pyspark_ledger.errors import InvalidInput
 from tests.support.worlds import IDS, append_ids
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def client(namespace, storage_root) -> Iterator[LedgerClient]:
     with LedgerClient(namespace, storage_root) as client:
-        _ = client.storage
+        _ = namespace_of(client).storage
         yield client
 
 
@@ -61,10 +61,13 @@ class Ingestion:
 def test_an_ingestion_run_again_from_the_start_adds_nothing_and_writes_no_file_I5(spark, client, readings, tmp_path):
     Ingestion(spark, client, readings, tmp_path / "one", 100).run()
     assert sorted(ids(client)) == EVERYTHING
-    head, files = client.log("out").view().head, set(client.storage.list(client.topic("out").uuid))
+    head, files = (
+        namespace_of(client).log("out").view().head,
+        set(namespace_of(client).storage.list(client.topic("out").uuid)),
+    )
     Ingestion(spark, client, readings, tmp_path / "two", 1).run()  # a new checkpoint and other batches
-    assert client.log("out").view().head == head
-    assert set(client.storage.list(client.topic("out").uuid)) == files
+    assert namespace_of(client).log("out").view().head == head
+    assert set(namespace_of(client).storage.list(client.topic("out").uuid)) == files
     assert {state.name: state.sequence for state in client.producers("out")} == {
         f"device-{n}": 595 + n for n in range(5)
     }
@@ -75,7 +78,7 @@ def test_two_overlapping_jobs_add_everything_once_I1_I5(spark, client, readings,
     for query in [job.start() for job in jobs]:
         query.awaitTermination()
     assert sorted(ids(client)) == EVERYTHING
-    assert client.log("out").view().head.records == 600
+    assert namespace_of(client).log("out").view().head.records == 600
 
 
 def test_a_batch_write_that_mixes_old_and_new_adds_the_new_and_masks_the_rest_pulsar_6273(spark, client):
@@ -94,7 +97,7 @@ def test_a_batch_write_that_mixes_old_and_new_adds_the_new_and_masks_the_rest_pu
     assert [row["n"] for row in rows] == list(range(36_000))
     assert all((row["sequenceId"], row["producer"]) == (row["n"], row["who"]) for row in rows)
     assert found.load("out").count() == 36_000  # reads no column, and still leaves masked rows out
-    log = client.log("out")
+    log = namespace_of(client).log("out")
     commits = log.view().open_commits
     assert [commit.dropped for commit in commits] == [0, 6_000, 36_000]
     assert any(entry.mask for commit in commits for entry in log.entries(commit))
@@ -102,7 +105,7 @@ def test_a_batch_write_that_mixes_old_and_new_adds_the_new_and_masks_the_rest_pu
 
 def test_a_stream_over_masked_rows_is_exact_in_its_limits_and_its_order(spark, client, tmp_path):
     client.create_topic("ids", IDS)
-    log = client.log("ids")
+    log = namespace_of(client).log("ids")
     for first in range(0, 60, 10):
         append_ids(log, [[("a", n) for n in range(max(0, first - 5), first + 10)]])
     source = spark.readStream.format("ledger").option("zookeeper", client.zookeeper)
@@ -196,5 +199,5 @@ def test_ranges_too_long_for_a_task_result_travel_as_files(spark, client):
     rows = spark.range(0, 60_000, 1, 2).selectExpr("concat('producer-', uuid()) AS who", "id AS n").cache()
     for _ in range(2):  # 30,000 names in each task: about a megabyte of ranges
         rows.write.format("ledger").mode("append").options(**options).save("out")
-    assert client.log("out").view().head.records == 60_000
+    assert namespace_of(client).log("out").view().head.records == 60_000
     assert len(client.producers("out")) == 60_000

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.errors import PySparkException
 
-from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.client import LedgerClient, namespace_of
 
 pytestmark = pytest.mark.spark
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def client(namespace, storage_root) -> Iterator[LedgerClient]:
     with LedgerClient(namespace, storage_root) as client:
-        _ = client.storage
+        _ = namespace_of(client).storage
         yield client
 
 
@@ -94,7 +94,7 @@ def order_with_tokens(frame, client: LedgerClient) -> None:
 def test_the_token_is_the_right_to_write_and_no_column_of_the_topic(spark, client):
     order(spark, client, 0, 10)
     write(orders(spark, client, stream=False), client)
-    assert client.log("invoices").schema(0).names == ["order_id", "amount"]
+    assert namespace_of(client).log("invoices").schema(0).names == ["order_id", "amount"]
     write(orders(spark, client, stream=False).orderBy("order_id", ascending=False), client, tokenGroup="again")
     assert invoiced(client) == [*range(10), *range(9, -1, -1)]
 
@@ -153,4 +153,4 @@ def test_after_a_million_records_one_short_node_is_left_I13(spark, client):
     [stats] = client.tokens("orders").stats()
     assert (stats.in_flight, stats.consumed, stats.nodes) == (0, 1_000_000, 1)
     assert stats.bytes < 1_000
-    assert client.log("invoices").view().head.records == 1_000_000
+    assert namespace_of(client).log("invoices").view().head.records == 1_000_000

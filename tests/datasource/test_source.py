@@ -18,7 +18,7 @@ from pyspark_ledger.append import append as protocol
 from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.base import names
 from pyspark_ledger.base.position import Position
-from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.client import LedgerClient, client_of, namespace_of, open_namespace
 from pyspark_ledger.datasource import LedgerDataSource
 from pyspark_ledger.datasource.executor.reading import METADATA
 from pyspark_ledger.errors import CorruptData, DataLoss, InvalidInput, NotFound
@@ -32,7 +32,7 @@ WIDE = pa.schema([pa.field("n", pa.int64()), pa.field("payload", pa.binary())])
 
 @pytest.fixture
 def client(namespace, storage_root) -> Iterator[LedgerClient]:
-    with LedgerClient(namespace, storage_root, limits=SMALL_LEDGERS) as client:
+    with client_of(open_namespace(namespace, storage_root, limits=SMALL_LEDGERS)) as client:
         client.create_topic("t", SCHEMA)
         yield client
 
@@ -170,7 +170,7 @@ def test_a_stream_starts_at_the_position_asked_for(client, start):
 def timed(namespace, storage_root) -> Iterator[LedgerClient]:
     """Records 0 to 9, one every second, over two ledgers."""
     clock = SeededClock(start_ms=1_000_000)
-    with LedgerClient(namespace, storage_root, limits=SMALL_LEDGERS, clock=clock) as client:
+    with client_of(open_namespace(namespace, storage_root, limits=SMALL_LEDGERS, clock=clock)) as client:
         client.create_topic("t", SCHEMA)
         for n in range(10):
             add(client, n)
@@ -221,7 +221,7 @@ def test_an_offset_stays_byte_identical_when_a_ledger_is_sealed_behind_it(client
     text = json.dumps(query.offset)
     from pyspark_ledger.log import seal
 
-    seal.seal(client.log("t"))
+    seal.seal(namespace_of(client).log("t"))
     query.reader._planner.log().refresh(sync=True)
     assert json.dumps(query.plan()[1]) == text
     add(client, 5)
@@ -325,7 +325,7 @@ def test_a_picture_that_is_behind_is_not_data_loss(client):
     """After a restart the first answer may come from a server that lags: look again before crying wolf."""
     add(client, 0)
     query = Query(client)
-    log = query.reader._planner._opened = client.log("t", watch=False)
+    log = query.reader._planner._opened = namespace_of(client).log("t", watch=False)
     log.refresh()
     add(client, 1)
     end = {**past_the_end(client), "pos": str(client.end("t"))}
@@ -375,7 +375,7 @@ def test_latest_offset_is_answered_from_memory_until_a_watch_fires(client):
 
 def test_a_lost_watch_is_noticed_by_polling(client):
     query = Query(client)
-    log = query.reader._planner._opened = client.log("t", watch=False)
+    log = query.reader._planner._opened = namespace_of(client).log("t", watch=False)
     clock = log.clock = SeededClock()
     log.refresh()
     add(client, 0)
@@ -401,7 +401,7 @@ def tiles(parts) -> list[tuple[Position, Position]]:
 
 @pytest.mark.parametrize("wanted", [1, 2, 3, 7])
 def test_partitions_are_contiguous_in_order_and_balanced_I2(client, wanted):
-    log = client.log("t")
+    log = namespace_of(client).log("t")
     for first in range(0, 60, 6):  # two entries in every commit, and ledgers in between
         entries = (stage(log, first, first + 1), stage(log, *range(first + 2, first + 6)))
         protocol.append(log, StagedBatch(log.clock.new_id(), entries, SCHEMA))
@@ -438,9 +438,9 @@ def test_one_big_entry_is_shared_out(client, monkeypatch):
 def spoil(client: LedgerClient, topic: str, needle: bytes) -> None:
     """Damages the bytes of one value, where they lie in the entry's file."""
     uuid = client.topic(topic).uuid
-    (path,) = client.storage.list(uuid)
+    (path,) = namespace_of(client).storage.list(uuid)
     assert names.parse_staged_file(uuid, path)
-    file = client.storage._root / path
+    file = namespace_of(client).storage._root / path
     data = file.read_bytes()
     assert needle in data
     file.write_bytes(data.replace(needle, needle[::-1]))
@@ -473,7 +473,7 @@ def test_a_running_stream_keeps_its_columns_and_a_new_one_sees_null_in_old_recor
     add(client, 0)
     running = Query(client)
     wider = pa.schema([*SCHEMA, pa.field("extra", pa.string())])
-    log = client.log("t")
+    log = namespace_of(client).log("t")
     protocol.append(log, StagedBatch(b"w" * 16, (), wider, merge_schema=True))
     with client.producer("t") as producer:
         producer.send({"n": 1, "extra": "x"})

@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from pyspark_ledger.base.position import Position
-from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.client import LedgerClient, client_of, namespace_of, open_namespace
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import RevisionController
 from pyspark_ledger.datasource.executor.reading import METADATA
@@ -28,7 +28,7 @@ from tests.support.worlds import SCHEMA
 
 @pytest.fixture
 def client(namespace, storage_root) -> Iterator[LedgerClient]:
-    with LedgerClient(namespace, storage_root, limits=SMALL_LEDGERS) as client:
+    with client_of(open_namespace(namespace, storage_root, limits=SMALL_LEDGERS)) as client:
         client.create_topic("t", SCHEMA)
         yield client
 
@@ -38,7 +38,7 @@ def log(client):
     """Ten entries of three records each, over two sealed ledgers and an open one."""
     for number in range(0, 30, 3):
         add(client, number, number + 1, number + 2)
-    return client.log("t")
+    return namespace_of(client).log("t")
 
 
 class Follower(Query):
@@ -191,7 +191,7 @@ def test_a_reset_while_the_query_is_down_is_followed_after_its_restart(client, l
 def test_while_the_cursor_is_being_moved_no_batch_is_planned(client, log):
     query = Follower(client)
     query.batch()
-    controller = RevisionController(CursorNode(client.log("t"), "s"))
+    controller = RevisionController(CursorNode(namespace_of(client).log("t"), "s"))
     controller.start_revision()
     eventually(lambda: query.batch() == [])
     start, end = query.plan()
@@ -205,7 +205,7 @@ def test_an_available_now_query_does_not_end_because_its_cursor_is_being_moved_I
     """It would find nothing new and count as a success, with all its backlog left."""
     query = Follower(client)
     query.batch()
-    controller = RevisionController(CursorNode(client.log("t"), "s"))
+    controller = RevisionController(CursorNode(namespace_of(client).log("t"), "s"))
     controller.start_revision()
     query.reader._planner._subscription._attachment.node.refresh(sync=True)
     query.reader.prepareForTriggerAvailableNow()
@@ -217,7 +217,7 @@ def test_an_available_now_query_does_not_end_because_its_cursor_is_being_moved_I
 def test_an_available_now_query_whose_cursor_is_moved_without_an_end_says_by_whom_I16(client, log):
     query = Follower(client)
     query.batch()
-    RevisionController(CursorNode(client.log("t"), "s"), "a stuck resetter").start_revision()
+    RevisionController(CursorNode(namespace_of(client).log("t"), "s"), "a stuck resetter").start_revision()
     query.reader._planner._subscription._attachment.node.refresh(sync=True)
     query.reader.prepareForTriggerAvailableNow()
     query.reader._planner.log().clock = SeededClock()  # on which a quarter of a minute passes quickly
@@ -293,7 +293,7 @@ def test_a_topic_deleted_under_a_query_is_an_error_by_name_and_leaves_no_node(cl
     query = Follower(client)
     query.batch()
     client.delete_topic("t")
-    assert client.metadata.children(RootKey(log.topic.uuid)) == []
+    assert namespace_of(client).metadata.children(RootKey(log.topic.uuid)) == []
     with pytest.raises(NotFound, match="LEDGER_TOPIC_DELETED"):
         eventually(lambda: query.batch() is None)
     query.stop()
@@ -437,7 +437,7 @@ def test_a_query_survives_a_restart_of_zookeeper(storage_root):
 
 def test_a_fenced_query_says_who_replaced_it(client, log):
     query = Follower(client)
-    node = CursorNode(client.log("t"), "s")
+    node = CursorNode(namespace_of(client).log("t"), "s")
     node.refresh(sync=True)
     node.update(lambda cursor: replace(cursor, owner=b"x" * 16, owner_name="another", epoch=cursor.epoch + 1))
     with pytest.raises(Fenced, match="taken over by another"):
@@ -476,7 +476,7 @@ with LedgerClient(sys.argv[1]) as client:
 
 def assert_freed_at_once(client) -> None:
     """The owner said goodbye: nobody had to wait for its session to end."""
-    eventually(lambda: client.cursor("t", "s").stats().owner == "", client.metadata.session_timeout_s / 2)
+    eventually(lambda: client.cursor("t", "s").stats().owner == "", namespace_of(client).metadata.session_timeout_s / 2)
 
 
 @pytest.mark.spark

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, VariantVal
 
-from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.client import LedgerClient, namespace_of
 
 pytestmark = pytest.mark.spark
 
@@ -110,7 +110,7 @@ def zone(spark) -> Iterator[Any]:
 @pytest.fixture
 def client(namespace, storage_root) -> Iterator[LedgerClient]:
     with LedgerClient(namespace, storage_root) as client:
-        _ = client.storage
+        _ = namespace_of(client).storage
         yield client
 
 

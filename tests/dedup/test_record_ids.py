@@ -14,13 +14,14 @@ from pyspark_ledger.append import append as protocol
 from pyspark_ledger.append.admission import ByBatchId, StagedBatch
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.position import Position
-from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.client import client_of
 from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.dedup.id_ranges import IdColumns, IdRanges
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.files import mask
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log import places, policies, scan
+from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.policies import UNCHANGED
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.log.sources import ReadSource
@@ -393,7 +394,7 @@ def test_policies_that_make_no_sense_are_refused_and_change_nothing(world, wante
 
 def test_a_namespaces_policy_is_checked_before_the_namespace_is_made(tmp_path):
     metadata = MemoryMetadata(MemoryServer())
-    client = LedgerClient(storage=str(tmp_path), metadata=metadata)
+    client = client_of(OpenNamespace(metadata, str(tmp_path)))
     for wanted in ("off", None):
         with pytest.raises(InvalidInput, match=r"LEDGER_INVALID_POLICY.*must be True or False"):
             client.set_namespace_policies(deduplication=wanted)

@@ -13,8 +13,9 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from pyspark_ledger import LedgerClient, Position
+from pyspark_ledger import Position
 from pyspark_ledger.base.limits import Limits
+from pyspark_ledger.client import LedgerClient, client_of, namespace_of, open_namespace
 from pyspark_ledger.errors import Conflict, CorruptData, InvalidInput, NotFound
 from pyspark_ledger.metadata.port import LedgerKey, RootKey
 
@@ -135,13 +136,13 @@ def test_missing_and_existing_topics_are_errors_by_name(client):
 
 def test_the_storage_is_recorded_once_and_for_all(client, namespace, storage_root, tmp_path):
     with LedgerClient(namespace) as other:
-        assert other.storage.uri == client.storage.uri
+        assert namespace_of(other).storage.uri == namespace_of(client).storage.uri
     with (
         LedgerClient(namespace, str(tmp_path / "elsewhere")) as other,
         pytest.raises(InvalidInput, match="LEDGER_STORAGE_CONFLICT"),
     ):
         other.topics()
-        _ = other.storage
+        _ = namespace_of(other).storage
     with LedgerClient(namespace + "-new") as other, pytest.raises(InvalidInput, match="LEDGER_STORAGE_NOT_SET"):
         other.create_topic("orders", SCHEMA)
 
@@ -156,13 +157,13 @@ def test_a_recreated_topic_is_another_topic(client):
     with pytest.raises(NotFound, match="LEDGER_TOPIC_DELETED"):
         old.flush()
     assert ids(client) == []
-    assert list(client.storage.list(client.topic("orders").uuid)) == []
+    assert list(namespace_of(client).storage.list(client.topic("orders").uuid)) == []
 
 
 def test_a_damaged_file_is_named(client, tmp_path):
     with client.producer("orders") as producer:
         producer.send({"order_id": 1})
-    [path] = list(client.storage.list(""))
+    [path] = list(namespace_of(client).storage.list(""))
     file = tmp_path / "storage" / path
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(CorruptData, match=file.name):
@@ -188,8 +189,13 @@ def test_two_producers_at_once_lose_and_double_nothing_I1_I2(client, namespace):
 
 def node_count(client) -> tuple[int, int]:
     root = RootKey(client.topic("orders").uuid)
-    children = client.metadata.children(root)
-    commits = [key for child in children if isinstance(child, LedgerKey) for key in client.metadata.children(child)]
+    children = namespace_of(client).metadata.children(root)
+    commits = [
+        key
+        for child in children
+        if isinstance(child, LedgerKey)
+        for key in namespace_of(client).metadata.children(child)
+    ]
     return len(children) + len(commits), len(commits)
 
 
@@ -228,9 +234,10 @@ def test_a_program_that_is_killed_again_and_again_writes_every_record_once_I1_I5
 
 CONSUMER = """
 import sys
-from pyspark_ledger import LedgerClient
+from pyspark_ledger.client import client_of
+from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
-with LedgerClient(metadata=ZooKeeperMetadata(sys.argv[1], session_timeout_s=4.0)) as client:
+with client_of(OpenNamespace(ZooKeeperMetadata(sys.argv[1], session_timeout_s=4.0))) as client:
     consumer = client.consumer("orders", "billing")
     for message in consumer:
         if message["order_id"] % 3:
@@ -265,7 +272,7 @@ def test_a_killed_consumers_successor_gets_what_was_not_acknowledged_and_a_live_
 
 def test_sealed_ledgers_leave_zookeeper_and_stay_readable_I13(namespace, storage_root):
     limits = Limits(commits_per_ledger=20, index_fanout=4)
-    with LedgerClient(namespace, storage_root, limits=limits) as client:
+    with client_of(open_namespace(namespace, storage_root, limits=limits)) as client:
         client.create_topic("orders", SCHEMA)
         with client.producer("orders") as producer:
             for number in range(250):
@@ -294,7 +301,7 @@ def test_gc_over_the_client_keeps_what_is_named_I12(client):
         for number in range(5):
             producer.send({"order_id": number})
             producer.flush()
-    sink = client.storage.create(f"{client.topic('orders').uuid}/00000000/{uuid.uuid4().hex}.arrow")
+    sink = namespace_of(client).storage.create(f"{client.topic('orders').uuid}/00000000/{uuid.uuid4().hex}.arrow")
     sink.write(b"what a killed task left")
     sink.close()
     removed = [client.gc("orders").files for _ in range(2)]
@@ -312,7 +319,7 @@ def test_a_producer_holds_a_bounded_amount_in_memory(client):
 
 
 def test_a_topic_on_s3_is_written_sealed_read_and_collected(namespace, s3_root):
-    with LedgerClient(namespace, s3_root, limits=Limits(commits_per_ledger=5, index_fanout=3)) as client:
+    with client_of(open_namespace(namespace, s3_root, limits=Limits(commits_per_ledger=5, index_fanout=3))) as client:
         client.create_topic("orders", SCHEMA)
         with client.producer("orders") as producer:
             for number in range(23):
@@ -322,4 +329,4 @@ def test_a_topic_on_s3_is_written_sealed_read_and_collected(namespace, s3_root):
             client.gc("orders")
         assert ids(client) == list(range(23))
         client.delete_topic("orders")
-        assert list(client.storage.list("")) == []
+        assert list(namespace_of(client).storage.list("")) == []

@@ -22,13 +22,14 @@ from pyspark_ledger.append.admission import ByBatchId, StagedBatch
 from pyspark_ledger.append.append import append
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.cli import main
-from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.client import LedgerClient, client_of, namespace_of
 from pyspark_ledger.compaction import run as compaction
 from pyspark_ledger.compaction.plan import begin
 from pyspark_ledger.compaction.work import survivors_of, write
 from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import NotFound
 from pyspark_ledger.log import topics
+from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.port import CompactorKey, Create, HeadKey
 from pyspark_ledger.metadata.records import Holder
 from pyspark_ledger.metrics.collector import OTHERS, LedgerCollector
@@ -50,7 +51,7 @@ def server():
 @pytest.fixture
 def client(server, storage_root):
     limits = Limits(commits_per_ledger=4)
-    with LedgerClient(metadata=MemoryMetadata(server), storage=storage_root, limits=limits) as client:
+    with client_of(OpenNamespace(MemoryMetadata(server), storage_root, limits=limits)) as client:
         client.create_topic("orders", SCHEMA, key="k")
         yield client
 
@@ -76,7 +77,7 @@ def test_a_topic_tells_its_totals_and_its_end(client, told):
     for n in range(6):
         send(client, "web", n, n)
     assert told("ledger_topic_records_total") == 12
-    assert told("ledger_topic_bytes_total") == client.log("orders").view().head.bytes
+    assert told("ledger_topic_bytes_total") == namespace_of(client).log("orders").view().head.bytes
     assert told("ledger_topic_commits_total") == 6
     assert (told("ledger_topic_end_ledger"), told("ledger_topic_end_entry")) == (1, 2)
     assert told("ledger_topic_last_publish_timestamp_seconds") == client.producers("orders")[0].publish_ms / 1000
@@ -147,7 +148,7 @@ def test_tokens_in_flight_are_told_by_group(client, told):
 
 
 def test_runs_that_were_replaced_are_told_as_fenced(client, told):
-    log = client.log("orders")
+    log = namespace_of(client).log("orders")
     for sequence, run in enumerate(("one", "one", "two", "three")):
         numbered = ByBatchId(BatchId(sequence, "q", run))
         append(log, StagedBatch(log.clock.new_id(), producer="spark-q", admission=numbered))
@@ -164,9 +165,9 @@ def test_compaction_tells_its_horizon_its_ratio_and_whether_it_runs(client, told
     assert (told("ledger_compaction_horizon_ledger"), told("ledger_compaction_horizon_entry")) == (0, 1)
     assert told("ledger_compaction_backlog_records") == 1
     assert (told("ledger_compaction_running"), told("ledger_compaction_running_seconds")) == (0, 0)
-    log = client.log("orders")
+    log = namespace_of(client).log("orders")
     holder = Holder(b"x" * 16, "me", log.clock.now_ms() - 5_000)
-    client.metadata.transact([Create(CompactorKey(log.topic.uuid), holder, ephemeral=True)])
+    namespace_of(client).metadata.transact([Create(CompactorKey(log.topic.uuid), holder, ephemeral=True)])
     assert told("ledger_compaction_running") == 1
     assert 5 <= told("ledger_compaction_running_seconds") < 60
 
@@ -174,7 +175,7 @@ def test_compaction_tells_its_horizon_its_ratio_and_whether_it_runs(client, told
 def test_a_compaction_tells_how_long_it_took(client, told):
     send(client, "web", *range(12))
     assert told("ledger_compaction_duration_seconds") is None
-    log = client.log("orders")
+    log = namespace_of(client).log("orders")
     work = replace(begin(log), started_ms=log.clock.now_ms() - 5_000)
     compaction.publish(log, work, write(work, survivors_of(work.input)))
     assert 5 <= told("ledger_compaction_duration_seconds") < 60
@@ -196,7 +197,7 @@ def test_what_cannot_be_read_is_an_error_and_the_rest_is_told(client, told, stor
 
 
 def test_a_namespace_that_does_not_answer_is_told_too(client, told):
-    client.metadata.close()
+    namespace_of(client).metadata.close()
     assert told("ledger_up", None) == 0
     assert told("ledger_topic_records_total") is None
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from pyspark_ledger.base.limits import Limits
-from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.client import LedgerClient, namespace_of
 from pyspark_ledger.datasource import LedgerDataSource
 from pyspark_ledger.datasource.stream_reader import LedgerStreamReader
 from tests.support.worlds import append
@@ -18,7 +18,7 @@ SMALL_LEDGERS = Limits(commits_per_ledger=5, index_fanout=3)
 
 
 def add(client: LedgerClient, *numbers: int, topic: str = "t") -> None:
-    append(client.log(topic), *numbers)
+    append(namespace_of(client).log(topic), *numbers)
 
 
 class Query:

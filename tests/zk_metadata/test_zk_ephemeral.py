@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Deadline
 from pyspark_ledger.base.position import Position
-from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.client import LedgerClient, namespace_of
 from pyspark_ledger.compaction import run as compaction
 from pyspark_ledger.compaction.pins import Pinned
 from pyspark_ledger.cursors.node import CursorNode
@@ -41,7 +41,7 @@ def clients(namespace, storage_root) -> Iterator[Callable[[], LedgerClient]]:
 
 def expire(client: LedgerClient) -> None:
     """The server ends the client's session behind its back."""
-    connection = client.metadata._lease.connection(Deadline(SYSTEM_CLOCK, 10))
+    connection = namespace_of(client).metadata._lease.connection(Deadline(SYSTEM_CLOCK, 10))
     twin = KazooClient(client.zookeeper.partition("/")[0], client_id=connection.client.client_id)
     twin.start()
     twin.stop()
@@ -50,13 +50,17 @@ def expire(client: LedgerClient) -> None:
 
 def test_an_owner_and_a_pin_are_there_again_after_a_lost_session_while_nobody_calls(clients):
     client = clients()
-    consumer, pin = client.consumer("t", "s"), Pinned(client.log("t"))
+    consumer, pin = client.consumer("t", "s"), Pinned(namespace_of(client).log("t"))
     pin.move(0, Position(0, 0, 0))
     uuid = client.topic("t").uuid
 
     def nodes() -> tuple[bool, bool]:
-        owner = client.metadata.read(OwnerKey(uuid, "s"))
-        pins = [client.metadata.read(key) for key in client.metadata.children(RootKey(uuid)) if isinstance(key, PinKey)]
+        owner = namespace_of(client).metadata.read(OwnerKey(uuid, "s"))
+        pins = [
+            namespace_of(client).metadata.read(key)
+            for key in namespace_of(client).metadata.children(RootKey(uuid))
+            if isinstance(key, PinKey)
+        ]
         return owner is not None and owner.own, any(found is not None and found.own for found in pins)
 
     assert nodes() == (True, True)
@@ -113,7 +117,7 @@ def _works(call: Callable[[], object]) -> bool:
 def test_the_flag_of_a_living_resetter_stands_through_a_lost_session(clients):
     client = clients()
     client.create_cursor("t", "s")
-    controller = RevisionController(CursorNode(client.log("t"), "s"))
+    controller = RevisionController(CursorNode(namespace_of(client).log("t"), "s"))
     controller.start_revision()
     expire(client)
     eventually(lambda: client.cursor("t", "s").stats().revising_seconds is not None)

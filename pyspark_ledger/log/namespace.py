@@ -1,0 +1,58 @@
+"""A namespace that this process has opened: its metadata store, its storage, and its topics as logs."""
+
+from __future__ import annotations
+
+import os
+
+import pyarrow as pa
+
+from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
+from pyspark_ledger.base.limits import DEFAULT_LIMITS, Limits
+from pyspark_ledger.files.storage import Storage, open_storage
+from pyspark_ledger.log import topics
+from pyspark_ledger.log.log import Log
+from pyspark_ledger.metadata.port import Metadata
+from pyspark_ledger.metadata.records import Topic
+from pyspark_ledger.metadata.transactions import Transactions
+
+
+class OpenNamespace:
+    """What every room above the log starts from. ``address`` is the connect string, for people."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        storage: str | None = None,
+        *,
+        address: str = "",
+        limits: Limits = DEFAULT_LIMITS,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.metadata, self.address, self.limits, self.clock = metadata, address, limits, clock
+        self._asked_storage = storage or os.environ.get("LEDGER_STORAGE")
+        self._storage: Storage | None = None
+
+    @property
+    def storage(self) -> Storage:
+        """Where the files are, recorded in ZooKeeper by whoever names it first."""
+        if self._storage is None:
+            self._storage = open_storage(topics.storage_root(self.metadata, self._asked_storage, self.clock))
+        return self._storage
+
+    @property
+    def transactions(self) -> Transactions:
+        return Transactions(self.metadata, self.limits, self.clock)
+
+    def create_topic(self, name: str, schema: pa.Schema, key: str = "", version_column: str = "") -> Topic:
+        _ = self.storage  # a topic with no place for its files is of no use: fail before it is made
+        return topics.create_topic(
+            self.metadata, name, schema, key=key, version_column=version_column, clock=self.clock
+        )
+
+    def log(self, topic: str, *, watch: bool = False) -> Log:
+        """A topic as this process sees it; with ``watch`` it is told of changes."""
+        found = topics.get_topic(self.metadata, topic)
+        return Log(self.metadata, self.storage, found, limits=self.limits, clock=self.clock, watch=watch)
+
+    def close(self) -> None:
+        self.metadata.close()
