@@ -127,11 +127,20 @@ class LedgerClient:
         compression: str = "lz4",
         mint_tokens: bool = False,
     ) -> Producer:
-        """Writes records one by one, in commits of many. Close it, or use it with ``with``.
+        """A producer that writes records one by one, in commits of many. Close it, or use it with ``with``.
 
-        With a name, records are numbered (from ``initial_sequence_id``, or after the last one in the log) and a retry
-        after a crash adds nothing twice. Without one, a unique name is assigned. With ``mint_tokens`` each record gets
-        a token (see :meth:`tokens`)."""
+        :param name: records are then numbered, and a retry after a crash adds nothing twice; without, a unique name is
+            assigned, and nobody can tell a retry from new records.
+        :param initial_sequence_id: the number of the first record; default: after the last one that is in the log.
+        :param compression: ``lz4``, ``zstd`` or ``none``.
+        :param mint_tokens: each record gets a token (see :meth:`tokens`).
+        :raises NotFound: there is no such topic.
+        :raises InvalidInput: a name or number that cannot be, or deduplication is off for the topic.
+
+        >>> with client.producer("orders", "web-shop") as producer:
+        ...     producer.send({"order_id": 7}).result().sequence_id
+        0
+        """
         return Producer(
             self._namespace.log(topic),
             name=name,
@@ -149,13 +158,24 @@ class LedgerClient:
         columns: list[str] | None = None,
         compacted: bool = False,
     ) -> Reader:
-        """Iterates over records. ``start`` and ``end`` are ``earliest``, ``latest``, a position (``3:17:0``), a time (a
-        datetime or ISO 8601) or a Spark offset's JSON; without an end the iterator waits for more.
+        """Iterates over records in their order.
 
-        With ``compacted`` it gives the state of every key up to the end: its last record, if that is no tombstone, and
-        the records that have no key. Without an end it gives the state as it is now, and then every change: records
-        as they are written, tombstones too. The topic needs a key; it need not have been compacted, which only makes
-        this faster."""
+        :param start: a place in the topic: ``earliest``, ``latest``, a position (``3:17:0``), a time (a datetime or
+            ISO 8601), or a Spark offset's JSON.
+        :param end: where to stop; without one the iterator waits for more.
+        :param columns: read only these.
+        :param compacted: the state of every key up to the end instead of its history: its last record, if that is no
+            tombstone, and the records that have no key. Without an end: the state as it is now, then every change,
+            tombstones too. The topic needs a key; it need not have been compacted, which only makes this faster.
+        :raises NotFound: there is no such topic.
+        :raises InvalidInput: a place or a column that is not there, or ``compacted`` for a topic without a key.
+
+        >>> with client.producer("orders") as producer:
+        ...     for order in (1, 2, 3):
+        ...         _ = producer.send({"order_id": order})
+        >>> [record["order_id"] for record in client.reader("orders", end="latest")]
+        [1, 2, 3]
+        """
         log = self._namespace.log(topic, watch=end is None)
         if compacted:
             check_compactable(log)
@@ -164,13 +184,27 @@ class LedgerClient:
     # -- subscriptions -------------------------------------------------------------------------------------
 
     def create_cursor(self, topic: str, subscription: str, start: PlaceLike = "earliest") -> CursorHandle:
-        """Makes a subscription, unless it is there."""
+        """Makes a subscription, unless it is there, and returns its handle.
+
+        :param start: where it begins, if it is new: a place, as for :meth:`reader`.
+        :raises NotFound: there is no such topic.
+
+        >>> client.create_cursor("orders", "billing").stats().backlog_records
+        0
+        """
         log = self._namespace.log(topic)
         CursorNode(log, subscription).ensure(start)
         return CursorHandle(log, subscription)
 
     def cursor(self, topic: str, subscription: str) -> CursorHandle:
-        """A subscription from outside: stats, preview, reset, skip, clear_backlog, rewind, redeliver, mark_delete."""
+        """A subscription from outside: look at it and move it, also while a query or a consumer follows it.
+
+        :raises NotFound: by its methods, if there is no such subscription.
+
+        >>> _ = client.create_cursor("orders", "billing")
+        >>> client.cursor("orders", "billing").reset("latest").revision
+        1
+        """
         return CursorHandle(self._namespace.log(topic), subscription)
 
     def consumer(
@@ -180,13 +214,26 @@ class LedgerClient:
         type: SubscriptionType = "exclusive",
         start: PlaceLike = "earliest",
     ) -> Consumer:
-        """Follows a subscription: receive, acknowledge. ``start`` counts only if the subscription is new."""
+        """Follows a subscription: receive, acknowledge. It is made if it is not there.
+
+        :param type: ``exclusive``: refused while another one is attached; ``failover``: waits until that is gone.
+        :param start: where the subscription begins, if it is new.
+        :raises Conflict: another owner is attached and alive.
+        :raises CursorUnderRevision: somebody is resetting the subscription, and that does not end.
+
+        >>> with client.producer("orders") as producer:
+        ...     _ = producer.send({"order_id": 1})
+        >>> with client.consumer("orders", "shipping") as consumer:
+        ...     message = consumer.receive(timeout_s=5)
+        ...     consumer.acknowledge(message)
+        True
+        """
         if type not in get_args(SubscriptionType):
             raise InvalidInput(f"type '{type}' is not one of {', '.join(get_args(SubscriptionType))}")
         return Consumer(self._namespace.log(topic, watch=True), subscription, type, start)
 
     def cursors(self, topic: str) -> list[CursorStats]:
-        """All subscriptions of a topic."""
+        """All subscriptions of a topic: position, backlog, owner, epoch, revision."""
         log = self._namespace.log(topic)
         keys = self._namespace.metadata.children(RootKey(log.topic.uuid))
         return [CursorHandle(log, key.name).stats() for key in keys if isinstance(key, CursorKey)]
@@ -194,8 +241,15 @@ class LedgerClient:
     # -- tokens --------------------------------------------------------------------------------------------
 
     def tokens(self, topic: str, group: str | None = None) -> Tokens:
-        """The tokens of a topic's records, and of messages from outside: mint, present, consume, stats. Each group
-        consumes for itself; the default is the topic's own name, as it is for a sink that writes to the topic."""
+        """The tokens of a topic: those of its records, and those minted for messages from outside.
+
+        :param group: who consumes; each group does so for itself. The default is the topic's own name, as it is for a
+            sink that writes to the topic.
+
+        >>> [token] = client.tokens("orders").mint()
+        >>> client.tokens("orders").consume([token]), client.tokens("orders").consume([token])
+        ([True], [False])
+        """
         return Tokens(self._namespace.log(topic), group if group is not None else topic)
 
     def outbox(
@@ -206,11 +260,15 @@ class LedgerClient:
         dispatch_tokens: Tokens | None = None,
         mint_tokens: bool = True,
     ) -> Outbox:
-        """Runs handlers with business state whose effects happen once: ``outbox.process(message_id, token, handler)``.
+        """Runs handlers with business state whose effects happen once; see :meth:`Outbox.process`.
 
-        ``dispatch(payload, token)`` takes messages out of the namespace; it may be called again for the same message,
-        with the same token, which ``dispatch_tokens`` mint for it (``client.tokens(topic)``, of this namespace or of
-        the receiver's). With ``mint_tokens`` the records that handlers send to topics have tokens."""
+        :param name: of the outbox, and of the group whose tokens are consumed.
+        :param dispatch: ``dispatch(payload, token)`` takes messages out of the namespace. It may be called again for
+            the same message, with the same token.
+        :param dispatch_tokens: mint the tokens for what is dispatched: ``client.tokens(topic)``, of this namespace or
+            of the receiver's.
+        :param mint_tokens: whether the records that handlers send to topics have tokens.
+        """
         here = self._namespace
         return Outbox(
             name, here.metadata, here.storage, here.log, here.limits, here.clock,
@@ -224,11 +282,14 @@ class LedgerClient:
         return self._namespace.log(topic).producers()[1].all()
 
     def evicted_producers(self, topic: str) -> int:
-        """How many producers the topic's policy has evicted, and not been told to forget since."""
+        """How many producers the topic's policy has evicted that were not forgotten or heard of since."""
         return self._namespace.log(topic).producers()[1].evicted
 
     def forget_producer(self, topic: str, name: str) -> None:
-        """Lets a producer's name go, so that another query may use it. What it wrote stays."""
+        """Lets a producer's name go, so that another query may use it. What it wrote stays.
+
+        :raises InvalidInput: the topic knows no such producer.
+        """
         log = self._namespace.log(topic)
         _, states = log.producers()
         if states.get(name) is None and not states.is_evicted(name):
@@ -244,19 +305,26 @@ class LedgerClient:
         read_rate: float | None = None,
         write_rate: float | None = None,
     ) -> CompactionStats | None:
-        """Writes the last record of every key to a compacted ledger, for readers with readCompacted. Incremental: reads
-        the last generation and what was written since. ``progress`` is called with phase, records done and total; the
-        rates are records per second at most."""
+        """Writes the last record of every key to compacted files, for readers with ``readCompacted``. Incremental:
+        reads the last generation and what was written since.
+
+        :param progress: called with the phase, the records done, and of how many.
+        :param read_rate: records per second at most; ``write_rate`` likewise.
+        :returns: what is known of the topic's compaction then; None if it is empty and was never compacted.
+        :raises Conflict: another process compacts the topic.
+        :raises InvalidInput: the topic has no key.
+        """
         log = self._namespace.log(topic)
         compaction.compact(log, progress, read_rate, write_rate)
         return compaction.stats(log)
 
     def compaction(self, topic: str) -> CompactionStats | None:
-        """Generation, horizon, records before and after; generation 0 while the first run has not finished, None if
+        """Generation, horizon, records before and after. Generation 0 while the first run has not finished; None if
         there was none."""
         return compaction.stats(self._namespace.log(topic))
 
     def policies(self, topic: str) -> Policies:
+        """What :meth:`set_policies` has set for a topic."""
         return self._namespace.log(topic).refresh(sync=True).head.policies
 
     def set_policies(
@@ -269,27 +337,45 @@ class LedgerClient:
     ) -> Policies:
         """Changes what is given. No commit after this returns is judged by the old policies.
 
-        ``deduplication``: whether sequence ids are checked; None: as the namespace says. ``snapshot_commits``: commits
-        between two snapshots of the dedup state (0: the default, 1,000). ``evict_producers_after``: producers silent
-        for longer are evicted; None: never."""
+        :param deduplication: whether sequence ids are checked; None: as the namespace says.
+        :param snapshot_commits: commits between two snapshots of the producers' state; 0: the default, 1,000.
+        :param evict_producers_after: producers that are silent for longer are evicted; None: never.
+        :raises InvalidInput: a value that cannot be; nothing was changed.
+
+        >>> client.set_policies("orders", evict_producers_after=timedelta(days=30)).evict_producers_ms
+        2592000000
+        """
         return policies.change(self._namespace.log(topic), deduplication, snapshot_commits, evict_producers_after)
 
     def set_namespace_policies(self, *, deduplication: bool) -> None:
-        """For every topic whose own policies do not say. Writers that run notice within seconds."""
+        """Sets what holds for every topic whose own policies do not say. Writers that run notice within seconds.
+
+        :param deduplication: whether sequence ids are checked.
+        """
         policies.check_namespace(deduplication)
         _ = self._namespace.storage  # makes the namespace if this is its first use
         policies.change_namespace(self._namespace.transactions, self._namespace.metadata, deduplication)
 
     def gc(self, topic: str, *, dry_run: bool = False) -> gc.Collected:
-        """Deletes files that no commit names and none can name any more: what failed and killed writers left."""
+        """Deletes files that no commit names and none can name any more: what failed and killed writers left behind.
+
+        :param dry_run: only tell what would be deleted.
+        :raises DataLoss: ZooKeeper was rolled back to an older state: nothing is deleted.
+        """
         return gc.collect(self._namespace.log(topic), dry_run=dry_run)
 
     def end(self, topic: str) -> Position:
+        """The position after a topic's last record.
+
+        >>> client.end("orders")
+        Position(ledger=0, entry=0, index=0)
+        """
         return self._namespace.log(topic).refresh(sync=True).head.end
 
     # -- life ----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
+        """Ends the connection. What was opened with this client can no longer be used."""
         self._namespace.close()
 
     def __enter__(self) -> LedgerClient:

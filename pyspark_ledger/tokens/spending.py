@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_ledger.base.bitmap import Bitmap
+from pyspark_ledger.base.limits import DEFAULT_LIMITS
 from pyspark_ledger.base.token_prefix import TokenPrefix
 from pyspark_ledger.errors import Conflict, CorruptData
 from pyspark_ledger.metadata.port import Op
 from pyspark_ledger.tokens.groups import Block, Group, GroupChanged, Groups, Numbered
 
 FEW_RUNS = 4_096  # more are decided row by row
-_ATTEMPTS = 50
 
 T = TypeVar("T")
 Space = Group | Block
@@ -41,7 +41,7 @@ class Spending:
     @classmethod
     def decide(cls, groups: Groups, decision: Callable[[Spending], T]) -> T:
         """A decision from one version of every group that it looks at."""
-        for _ in range(_ATTEMPTS):
+        for _ in range(DEFAULT_LIMITS.look_attempts):
             try:
                 return decision(cls(groups))
             except GroupChanged:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -67,15 +67,20 @@ def make(folder: Path) -> None:
     tokens(world)
     outbox(world)
     metadata = world.metadata()
-    write_lines(folder / "node_samples.json", node_samples())
-    write_lines(folder / "file_samples.json", file_samples(world))
-    write_lines(folder / "nodes.json", (node(key, metadata.read(key).record) for key in keys_of(metadata)))
-    found = meaning(metadata, world.storage)
-    (folder / "meaning.json").write_text(json.dumps(found, indent=1) + "\n")
+    (folder / "node_samples.json").write_text(shown(list(node_samples()), 1) + "\n")
+    (folder / "file_samples.json").write_text(shown(list(file_samples(world)), 1) + "\n")
+    stored = [node(key, metadata.read(key).record) for key in keys_of(metadata)]
+    (folder / "nodes.json").write_text(shown(stored, 1) + "\n")
+    (folder / "meaning.json").write_text(shown(meaning(metadata, world.storage), 3) + "\n")
 
 
-def write_lines(file: Path, lines: Iterable[Any]) -> None:
-    file.write_text("[\n" + ",\n".join(json.dumps(line) for line in lines) + "\n]\n")
+def shown(value: Any, depth: int) -> str:
+    """JSON with one line for each item, and for each item of its items, down to a depth."""
+    if depth == 0 or not isinstance(value, (list, dict)):
+        return json.dumps(value)
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(shown(item, depth - 1) for item in value) + "\n]"
+    return "{\n" + ",\n".join(f"{json.dumps(name)}: {shown(item, depth - 1)}" for name, item in value.items()) + "\n}"
 
 
 def node_samples() -> Iterator[dict[str, Any]]:
@@ -146,7 +151,8 @@ def subscription(world: World) -> None:
     handle.reset("earliest", discard_planned=True)
     handle.mark_delete("1:0:0", {"batch": -3})
     found = log.metadata.read(cursor.key)
-    acks = Runs([(found.record.ordinal + 2, found.record.ordinal + 5)]).pack(found.record.ordinal)
+    ordinal = found.record.ordinal
+    acks = Runs([(ordinal + 2, ordinal + 5), (ordinal + 7, ordinal + 8)]).pack(ordinal)
     log.metadata.transact([Put(cursor.key, replace(found.record, acks=acks), found.version)])
 
 

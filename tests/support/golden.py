@@ -21,7 +21,7 @@ from typing import Any
 
 from pyspark_ledger.base.limits import DEFAULT_LIMITS
 from pyspark_ledger.base.position import EARLIEST, Position
-from pyspark_ledger.cursors.handle import CursorHandle
+from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.files.storage import Storage, open_storage
 from pyspark_ledger.files.topicfiles import TopicFiles
 from pyspark_ledger.log import topics
@@ -144,9 +144,10 @@ def _compacted(log: Log, view: View) -> Iterator[list[Any]]:
 
 
 def _acknowledged(log: Log, subscription: str) -> list[Any]:
-    """Mark-delete position, and how many records after it."""
-    stats = CursorHandle(log, subscription).stats()
-    return [str(stats.mark_delete), stats.individual_acks]
+    """The mark-delete position, and which ordinals after it."""
+    node = CursorNode(log, subscription)
+    cursor = node.refresh(sync=True)
+    return [str(cursor.mark_delete), plain(list(node.acks(cursor)))]
 
 
 def _tokens(log: Log, group: str) -> list[Any]:
