@@ -41,7 +41,7 @@ class Output(ABC):
         """One record of a topic, as soon as it is read."""
 
     def note(self, text: str) -> None:
-        """For people, beside the answer."""
+        """A remark for people, on standard error: not part of the answer."""
         click.echo(text, err=True)
 
     def progress(self) -> AbstractContextManager[Progress]:
@@ -52,18 +52,18 @@ class JsonOutput(Output):
     """One document on one line for each answer."""
 
     def rows(self, rows: Sequence[Row], empty: str) -> None:
-        self._tell(list(rows))
+        self._print(list(rows))
 
     def facts(self, facts: Row) -> None:
-        self._tell(facts)
+        self._print(facts)
 
     def done(self, sentence: str, facts: Row) -> None:
-        self._tell(facts)
+        self._print(facts)
 
     def record(self, place: str, value: Row) -> None:
-        self._tell(value)
+        self._print(value)
 
-    def _tell(self, document: Any) -> None:
+    def _print(self, document: Any) -> None:
         click.echo(json.dumps(document, ensure_ascii=False, default=_plain))
 
 
@@ -187,9 +187,9 @@ def _progress() -> Iterator[Progress]:
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         tasks: dict[str, Any] = {}
 
-        def told(phase: str, done: int, total: int | None) -> None:
+        def report(phase: str, done: int, total: int | None) -> None:
             if phase not in tasks:
                 tasks[phase] = bar.add_task(phase, total=total)
             bar.update(tasks[phase], completed=done)
 
-        yield told
+        yield report

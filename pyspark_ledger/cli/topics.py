@@ -199,7 +199,7 @@ def compact(
         before = SYSTEM_CLOCK.monotonic()
         try:
             stats = _compact(session, topic, engine, read_rate, write_rate)
-            session.output.done(_told(topic, stats), {"topic": topic, **(compacted(stats) or {"generation": None})})
+            session.output.done(_sentence(topic, stats), {"topic": topic, **(compacted(stats) or {"generation": None})})
         except Conflict as conflict:  # somebody else is at it: for a daemon that is as good
             if every is None:
                 raise
@@ -220,7 +220,7 @@ def _compact(
         return client.compact(topic, progress, read_rate=read_rate, write_rate=write_rate)
 
 
-def _told(topic: str, stats: CompactionStats | None) -> str:
+def _sentence(topic: str, stats: CompactionStats | None) -> str:
     if stats is None or not stats.generation:
         return f"{topic}: nothing to compact"
     share = f"{stats.records:,} of {stats.records_before:,} records"

@@ -53,15 +53,15 @@ def _check_rates(**rates: float | None) -> None:
 
 
 def _throttled(log: Log, progress: Progress, rate: float | None) -> Progress:
-    """Tells progress, and waits where the work is ahead of its rate."""
+    """Reports progress, and waits where the work is ahead of its rate."""
     started = log.clock.monotonic()
 
-    def told(phase: str, done: int, total: int) -> None:
+    def report(phase: str, done: int, total: int) -> None:
         progress(phase, done, total)
         if rate is not None:
             log.clock.sleep(max(0.0, done / rate - (log.clock.monotonic() - started)))
 
-    return told
+    return report
 
 
 @contextlib.contextmanager

@@ -119,7 +119,7 @@ class Attachment:
             holder = self._log.metadata.read(self.node.owner_key)
             if holder is not None and holder.own and holder.record.id == self._id:
                 self._verified_at = looked_at
-            elif not self._holding.make_again(holder):  # our session ended, and somebody came
+            elif not self._holding.recreate(holder):  # our session ended, and somebody came
                 cursor = self.node.refresh(sync=True)
                 self._check_owner(cursor)
         return cursor

@@ -88,7 +88,7 @@ class CursorHandle:
             ordinal = scan.records_before(self._log, view, settled.position)
             moved = self._node.moved(cursor, ordinal, position=settled.position)
             void_below = cursor.revision + 1 if discard_planned else cursor.void_below
-            return replace(moved, rewound=cursor.revision + 1, void_below=void_below, properties=())
+            return replace(moved, last_backward_revision=cursor.revision + 1, void_below=void_below, properties=())
 
         cursor = self._revise(move, operation_id)
         if settled is None:  # an earlier call with this operation id did it
@@ -145,14 +145,14 @@ class CursorHandle:
 
     def rewind(self, *, operation_id: bytes | None = None) -> ResetResult:
         """Whoever follows the subscription reads everything again that is not acknowledged."""
-        cursor = self._revise(lambda cursor: replace(cursor, rewound=cursor.revision + 1), operation_id)
+        cursor = self._revise(lambda cursor: replace(cursor, last_backward_revision=cursor.revision + 1), operation_id)
         return ResetResult(cursor.mark_delete, cursor.revision)
 
     def redeliver(self, *, operation_id: bytes | None = None) -> ResetResult:
         """As :meth:`rewind`, under a new epoch: the redelivered records can be told from the first delivery."""
 
         def again(cursor: Cursor) -> Cursor:
-            return replace(cursor, rewound=cursor.revision + 1, epoch=cursor.epoch + 1)
+            return replace(cursor, last_backward_revision=cursor.revision + 1, epoch=cursor.epoch + 1)
 
         cursor = self._revise(again, operation_id)
         return ResetResult(cursor.mark_delete, cursor.revision)

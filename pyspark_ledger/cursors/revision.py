@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pyspark_ledger.base.names import this_process
 from pyspark_ledger.cursors.node import CursorNode, Edit
 from pyspark_ledger.errors import CursorUnderRevision, Fenced, LedgerError, NotFound, OutcomeUnknown, Unavailable
-from pyspark_ledger.metadata.records import Cursor, Holder, Past
+from pyspark_ledger.metadata.records import Cursor, Holder, PastRevision
 
 
 class RevisionController:
@@ -72,9 +72,9 @@ class RevisionController:
             edited = editor(replace(cursor, reviser=b"", revising_since_ms=0))
             if edited is None:
                 return None
-            pasts = (*cursor.pasts, Past(cursor.revision, cursor.mark_delete))
-            remembered = pasts[-self._node.log.limits.remembered_revisions :]
-            return replace(edited, revision=cursor.revision + 1, pasts=remembered)
+            past_revisions = (*cursor.past_revisions, PastRevision(cursor.revision, cursor.mark_delete))
+            remembered = past_revisions[-self._node.log.limits.remembered_revisions :]
+            return replace(edited, revision=cursor.revision + 1, past_revisions=remembered)
 
         try:
             revised = self._node.update(finish, lambda _: self._holding.remove_ops(), operation=operation or self._id)

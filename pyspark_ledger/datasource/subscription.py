@@ -79,7 +79,7 @@ class Subscription:
                 "LEDGER_CURSOR_RECREATED",
             )
         begin = cursor.mark_delete
-        if at is not None and at.revision >= cursor.rewound:  # since then it was only skipped forward
+        if at is not None and at.revision >= cursor.last_backward_revision:  # later revisions only moved it forward
             begin = max(begin, at.position)
         return BatchStart(begin, begin, cursor.revision, cursor.epoch)
 
@@ -91,7 +91,7 @@ class Subscription:
         cursor = self._attachment.verified()
         if end.revision >= cursor.void_below:
             return False
-        finished = (past.finished for past in cursor.pasts if past.revision == end.revision)
+        finished = (past.finished for past in cursor.past_revisions if past.revision == end.revision)
         return end.position > next(finished, EARLIEST)
 
     def leave(self) -> None:

@@ -18,13 +18,13 @@ from pyspark_ledger.base.position import Position
 from pyspark_ledger.dedup.batch_ids import owner
 from pyspark_ledger.dedup.sequences import Sequences
 from pyspark_ledger.errors import Conflict
-from pyspark_ledger.files.topicfiles import Rows, TopicFiles
+from pyspark_ledger.files.topicfiles import RowCodec, TopicFiles
 from pyspark_ledger.metadata.records import Commit, DedupSnapshot, ProducerState
 
 
 @cache  # made when first needed: tasks import this module, and read no snapshot
-def _rows() -> Rows[ProducerState]:
-    return Rows(ProducerState)
+def _rows() -> RowCodec[ProducerState]:
+    return RowCodec(ProducerState)
 
 
 class Producers:

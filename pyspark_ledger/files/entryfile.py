@@ -20,7 +20,7 @@ from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.errors import CorruptData, InvalidInput
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entrysource import open_source
-from pyspark_ledger.files.ipc_layout import BatchLayout, Message, buffer_count, hash_chunks
+from pyspark_ledger.files.ipc_layout import BatchLayout, RecordBatchMessage, buffer_count, hash_chunks
 from pyspark_ledger.files.storage import Sink, Storage
 from pyspark_ledger.metadata.records import Entry, FileRef
 
@@ -96,7 +96,7 @@ class EntryWriter:
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
         recorder = self._open() if self._recorder is None else self._recorder
         self._writer.write_batch(batch)
-        message = Message(recorder.position, recorder.take())
+        message = RecordBatchMessage(recorder.position, recorder.take())
         self._batches.append(message.describe(batch.num_rows, self._buffers_of))
         self._rows += batch.num_rows
 
@@ -228,13 +228,13 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _pack(batch: BatchLayout) -> list[Any]:
-    flat = [number for column in batch.columns for number in column]
-    return [batch.offset, batch.header, batch.rows, flat, "".join(f"{h:016x}" for h in batch.hashes)]
+    offsets_and_lengths = [number for column in batch.columns for number in column]
+    return [batch.offset, batch.header, batch.rows, offsets_and_lengths, "".join(f"{h:016x}" for h in batch.hashes)]
 
 
 def _unpack(row: list[Any]) -> BatchLayout:
-    offset, header, rows, flat, hashes = row
-    columns = tuple(zip(flat[::2], flat[1::2], strict=True))
+    offset, header, rows, offsets_and_lengths, hashes = row
+    columns = tuple(zip(offsets_and_lengths[::2], offsets_and_lengths[1::2], strict=True))
     return BatchLayout(
         offset, header, rows, columns, tuple(int(hashes[i : i + 16], 16) for i in range(0, len(hashes), 16))
     )

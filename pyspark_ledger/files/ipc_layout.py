@@ -27,7 +27,7 @@ class BatchLayout:
     hashes: tuple[int, ...]  # the header's, then each column's
 
 
-class Message:
+class RecordBatchMessage:
     """A record batch message as it went to the file: finds each column's bytes and hashes them."""
 
     def __init__(self, end: int, chunks: list[memoryview]) -> None:
@@ -88,8 +88,8 @@ def _body_buffers(message: bytes) -> list[tuple[int, int]]:
     record_batch = _table_field(message, struct.unpack_from("<I", message, 0)[0], 2)
     vector = _table_field(message, record_batch, 2)
     count = struct.unpack_from("<I", message, vector)[0]
-    flat = struct.unpack_from(f"<{2 * count}q", message, vector + 4)
-    return list(zip(flat[::2], flat[1::2], strict=True))
+    numbers = struct.unpack_from(f"<{2 * count}q", message, vector + 4)
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def _table_field(data: bytes, table: int, field: int) -> int:

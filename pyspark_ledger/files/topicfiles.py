@@ -28,7 +28,7 @@ T = TypeVar("T")
 _Convert = Callable[[Any], Any]
 
 
-class Rows(Generic[T]):
+class RowCodec(Generic[T]):
     """Records of one kind as rows of a file: a column for each field, of the type that follows from the field's. A
     column that a file lacks, because the field was added later, gives the field's default; one that we do not know is
     passed over."""
@@ -81,7 +81,7 @@ def _column(field: str, hint: Any) -> _Column:
         return _list_column(get_args(hint)[0])
     if hint in _TYPES:
         return _Column(_OTHER_TYPES.get(field) or _TYPES[hint])
-    rows = Rows(hint)
+    rows = RowCodec(hint)
     return _Column(rows.struct, rows.dump, rows.load)
 
 
@@ -91,7 +91,7 @@ def _list_column(item: Any) -> _Column:
     if get_origin(item) is tuple:
         key, value = get_args(item)
         return _Column(pa.map_(_TYPES[key], _TYPES[value]), load=tuple)
-    rows = Rows(item)
+    rows = RowCodec(item)
     return _Column(
         pa.list_(rows.struct),
         lambda records: [rows.dump(record) for record in records],
@@ -99,7 +99,7 @@ def _list_column(item: Any) -> _Column:
     )
 
 
-_FILES, _ENTRIES = Rows(FileRef), Rows(Entry)
+_FILES, _ENTRIES = RowCodec(FileRef), RowCodec(Entry)
 _ENTRY_LIST = pa.schema([pa.field("entry", _ENTRIES.struct)])
 FILE_TYPE, file_row, file_from_row = _FILES.struct, _FILES.dump, _FILES.load
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from pyspark_ledger.files.topicfiles import Rows, TopicFiles
+from pyspark_ledger.files.topicfiles import RowCodec, TopicFiles
 from pyspark_ledger.metadata.records import Commit, FileRef
 
 
@@ -30,13 +30,13 @@ class IndexRow:
 
 # Made when first needed: tasks import this module, and read no index.
 @cache
-def _commit_rows() -> Rows[Commit]:
-    return Rows(Commit)
+def _commit_rows() -> RowCodec[Commit]:
+    return RowCodec(Commit)
 
 
 @cache
-def _index_rows() -> Rows[IndexRow]:
-    return Rows(IndexRow)
+def _index_rows() -> RowCodec[IndexRow]:
+    return RowCodec(IndexRow)
 
 
 class Index:

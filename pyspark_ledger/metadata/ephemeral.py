@@ -186,14 +186,14 @@ class Ephemeral(Generic[R]):
             found = self._metadata.read(self._key, self._hint)
             if found is not None and found.own and self._is_ours(found.record):
                 return self._metadata.session_timeout_s
-            if not self.make_again(found):
+            if not self.recreate(found):
                 if not self._leaving:
                     logger.warning("%s: lost to another, after a lost session", self._what)
                 self._keeping = None
                 return None
             return 0.0  # once more, to watch the new node
 
-    def make_again(self, found: Versioned[R] | None) -> bool:
+    def recreate(self, found: Versioned[R] | None) -> bool:
         """False if somebody else has taken its place. Raises if that could not be found out."""
         ops: list[Op] = []
         if self._guard is not None:

@@ -174,8 +174,8 @@ class DedupSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """How far an earlier revision came: what was read under it up to here was also acknowledged."""
+class PastRevision:
+    """How far an earlier revision came: everything that was read under it before ``finished`` was acknowledged."""
 
     revision: int
     finished: Position
@@ -195,11 +195,13 @@ class Cursor:
     owner: bytes = b""  # who attached last
     owner_name: str = ""
     revision: int = 0  # position resets so far (PIP-269)
-    rewound: int = 0  # the last revision that may have moved backward: since then it was only skipped forward
+    last_backward_revision: int = (
+        0  # the last one that may have moved the cursor back; later ones only moved it forward
+    )
     reviser: bytes = b""  # who is moving it right now
     revising_since_ms: int = 0
     operations: tuple[bytes, ...] = ()  # ids of the last resets, newest last: a retried one is not done twice
-    pasts: tuple[Past, ...] = ()  # of the last revisions, newest last
+    past_revisions: tuple[PastRevision, ...] = ()  # the last ones, newest last
     void_below: int = 0  # batches of lower revisions that had not finished were discarded: they read nothing
 
 

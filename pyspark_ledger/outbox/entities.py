@@ -1,7 +1,7 @@
-"""The entities of an outbox: business state, and what its messages have yet to dispatch. One node each.
+"""The entities of an outbox, one node each: business state, and what its messages have yet to dispatch.
 
-An entity's version guards its state. Its node is never deleted: versions would begin anew, and an outdated writer could
-not be told from the next one.
+An entity's version guards its state. Its node is never deleted: a new node's versions would start at 0 again, and an
+outdated writer could match one of them by accident.
 """
 
 from __future__ import annotations
@@ -26,23 +26,29 @@ from pyspark_ledger.metadata.transactions import Transactions
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What one message has yet to dispatch."""
+    """What one message has yet to dispatch.
+
+    Attributes:
+        payloads: the messages.
+        prefix: the prefix of the tokens that are sent with them; empty if it is not chosen yet, or none are sent.
+        attempts: prefixes with which tokens may have been minted; only those of ``prefix`` are ever sent.
+    """
 
     payloads: tuple[Any, ...]
-    place: str = ""  # of the tokens that go with them; empty: not chosen yet, or none are wanted
-    attempts: tuple[str, ...] = ()  # places at which tokens may have been minted in vain
+    prefix: str = ""
+    attempts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """An entity: its business state, and by message id what is under way."""
+    """An entity's business state, and what its messages have yet to dispatch, by message id."""
 
     state: Any = None
     pending: Mapping[str, Pending] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         pending = {
-            id: {"payloads": list(p.payloads), "place": p.place, "attempts": list(p.attempts)}
+            id: {"payloads": list(p.payloads), "place": p.prefix, "attempts": list(p.attempts)}
             for id, p in self.pending.items()
         }
         return json.dumps({"state": self.state, "pending": pending}, separators=(",", ":")).encode()
@@ -78,7 +84,7 @@ class Entities:
         self._is_made = False
 
     def ensure(self) -> None:
-        """Makes the outbox's own node, unless it is there."""
+        """Creates the outbox's own node if it is missing."""
         if not self._is_made:
             self._transactions.make(OutboxKey(self._outbox), Marker(), f"outbox '{self._outbox}'")
         self._is_made = True
@@ -91,7 +97,7 @@ class Entities:
         try:
             data = record.content if record.file is None else self._blobs(entity).fetch(record.file)
         except CorruptData:
-            # Swept, because the entity has moved on? Then there is another file by now.
+            # The file is deleted once the entity names another one: read the entity to see whether it does.
             self._metadata.sync()
             now = self._metadata.read(EntityKey(self._outbox, entity))
             if now is None or now.record.file == record.file:
@@ -99,8 +105,8 @@ class Entities:
             return self.load(entity)
         return Loaded(found, Content.from_bytes(data))
 
-    def change(self, entity: str, loaded: Loaded, content: Content, more: Sequence[Op]) -> bool:
-        """Makes the content true, together with more, if the entity is still as it was loaded."""
+    def change(self, entity: str, loaded: Loaded, content: Content, other_ops: Sequence[Op]) -> bool:
+        """Stores the content, together with other operations, if the entity is still as it was loaded."""
         operation, key = self._clock.new_id(), EntityKey(self._outbox, entity)
         what = f"a change of entity '{entity}' of outbox '{self._outbox}'"
         before = loaded.found.record.operations if loaded.found is not None else ()
@@ -111,7 +117,7 @@ class Entities:
         own: Op = Create(key, record) if loaded.found is None else Put(key, record, loaded.found.version)
 
         look = self._transactions.by_id(key, loaded.found, operation, what)
-        if not self._transactions.carry_out([own, *more], look, what):
+        if not self._transactions.carry_out([own, *other_ops], look, what):
             return False
         if file is not None or (loaded.found is not None and loaded.found.record.file is not None):
             self._blobs(entity).sweep(loaded.next_version, file)

@@ -43,8 +43,8 @@ class GroupChanged(LedgerError):
 
 
 @dataclass(frozen=True, slots=True)
-class Numbered:
-    """How the tokens of a place are numbered: from ``base``; if some of its rows are masked, only the kept ones."""
+class Numbering:
+    """How the tokens of a prefix are numbered: from ``base``; if some of its rows are masked, only the kept ones."""
 
     space: Group | Block
     base: int
@@ -152,20 +152,20 @@ class Group:
         for chunk, file in change.files.items():
             self._blobs(chunk).sweep(change.version, file)
 
-    def number(self, view: View, place: TokenPrefix) -> Numbered | None:
-        """None if the place has no tokens: no such entry, or a commit that did not mint."""
-        position = Position(place.ledger, place.entry, 0)
+    def number(self, view: View, prefix: TokenPrefix) -> Numbering | None:
+        """None if the prefix has no tokens: no such entry, or a commit that did not mint."""
+        position = Position(prefix.ledger, prefix.entry, 0)
         if position >= view.head.end:
             return None
         commit = next(self.log.commits_from(view, position), None)
-        if commit is None or not commit.mints or commit.ledger != place.ledger or commit.first_entry > place.entry:
+        if commit is None or not commit.mints or commit.ledger != prefix.ledger or commit.first_entry > prefix.entry:
             return None
         base = commit.tokens_before
         entries = self.log.entries(commit)
-        for entry in entries[: place.entry - commit.first_entry]:
+        for entry in entries[: prefix.entry - commit.first_entry]:
             base += entry.kept
-        entry = entries[place.entry - commit.first_entry]
-        return Numbered(self, base, entry.records, unpack(entry.mask, entry.records) if entry.mask else None)
+        entry = entries[prefix.entry - commit.first_entry]
+        return Numbering(self, base, entry.records, unpack(entry.mask, entry.records) if entry.mask else None)
 
 
 class _Change:

@@ -1,8 +1,8 @@
 """Tokens as text, and as the summary that a task sends to the driver.
 
 A token is ``<topic UUID>:<ledger>:<entry>:<index>`` for a record of a topic, ``<topic UUID>:m<block>:<index>`` for one
-that was minted for a message from outside. All but the index is its *place*. Records that are read in order have
-consecutive tokens, so the summary is a list of runs: place, first index, length.
+that was minted for a message from outside. All but the index is its *prefix*. Records that are read in order have
+consecutive tokens, so the summary is a list of runs: prefix, first index, length.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_ledger.base.token_prefix import TokenPrefix
 from pyspark_ledger.errors import InvalidInput
 
 TOKEN_RUNS = pa.schema(
-    [("place", pa.dictionary(pa.int32(), pa.string())), ("index", pa.int64()), ("length", pa.int64())]
+    [("prefix", pa.dictionary(pa.int32(), pa.string())), ("index", pa.int64()), ("length", pa.int64())]
 )
 _DIGITS = 18  # an index has at most so many
 
@@ -45,7 +45,7 @@ class TokenRuns:
         tokens = tokens.cast(pa.string())
         if tokens.null_count:
             raise self._malformed(tokens)
-        codes, text = self._of_one_place(tokens) or self._of_many_places(tokens)
+        codes, text = self._of_one_prefix(tokens) or self._of_many_prefixes(tokens)
         try:
             index = text.cast(pa.int64())
         except pa.ArrowInvalid:
@@ -57,38 +57,38 @@ class TokenRuns:
 
     def table(self) -> pa.Table:
         """As TOKEN_RUNS: one row for each run."""
-        runs = pa.concat_tables([pa.table({"place": pa.array([], pa.int32()), "index": pa.array([], pa.int64()),
+        runs = pa.concat_tables([pa.table({"prefix": pa.array([], pa.int32()), "index": pa.array([], pa.int64()),
                                            "length": pa.array([], pa.int64())}), *self._runs])  # fmt: skip
         runs = runs.combine_chunks()
-        codes = runs["place"].combine_chunks() if runs.num_rows else pa.array([], pa.int32())
-        places = pa.DictionaryArray.from_arrays(codes, pa.array(list(self._codes), pa.string()))
-        return pa.table([places, runs["index"], runs["length"]], schema=TOKEN_RUNS)
+        codes = runs["prefix"].combine_chunks() if runs.num_rows else pa.array([], pa.int32())
+        prefixes = pa.DictionaryArray.from_arrays(codes, pa.array(list(self._codes), pa.string()))
+        return pa.table([prefixes, runs["index"], runs["length"]], schema=TOKEN_RUNS)
 
-    def _of_one_place(self, tokens: pa.Array) -> tuple[pa.Array, pa.Array] | None:
-        """The places and the texts of the indexes, if all are of the first one's place, as they mostly are: then
+    def _of_one_prefix(self, tokens: pa.Array) -> tuple[pa.Array, pa.Array] | None:
+        """The prefixes and the texts of the indexes, if all are of the first one's prefix, as they mostly are: then
         nothing has to be split."""
-        place = tokens[0].as_py().rpartition(":")[0]
-        start = len(place) + 1
+        prefix = tokens[0].as_py().rpartition(":")[0]
+        start = len(prefix) + 1
         longest = pc.max(pc.binary_length(tokens)).as_py()
-        if longest > start + _DIGITS or not pc.all(pc.starts_with(tokens, f"{place}:")).as_py():
+        if longest > start + _DIGITS or not pc.all(pc.starts_with(tokens, f"{prefix}:")).as_py():
             return None
         text = pc.binary_slice(tokens.cast(pa.binary()), start, start + _DIGITS).cast(pa.string())
-        return pa.repeat(pa.scalar(self._code(tokens, place), pa.int32()), len(tokens)), text
+        return pa.repeat(pa.scalar(self._code(tokens, prefix), pa.int32()), len(tokens)), text
 
-    def _of_many_places(self, tokens: pa.Array) -> tuple[pa.Array, pa.Array]:
+    def _of_many_prefixes(self, tokens: pa.Array) -> tuple[pa.Array, pa.Array]:
         parts = pc.split_pattern(tokens, ":", max_splits=1, reverse=True)
         if pc.min(pc.list_value_length(parts)).as_py() < 2:
             raise self._malformed(tokens)
         encoded = pc.list_element(parts, 0).dictionary_encode()
-        codes = pa.array([self._code(tokens, place) for place in encoded.dictionary.to_pylist()], pa.int32())
+        codes = pa.array([self._code(tokens, prefix) for prefix in encoded.dictionary.to_pylist()], pa.int32())
         return codes.take(encoded.indices), pc.list_element(parts, 1)
 
-    def _code(self, tokens: pa.Array, place: str) -> int:
-        if place not in self._codes:
-            if TokenPrefix.parse(place) is None:
+    def _code(self, tokens: pa.Array, prefix: str) -> int:
+        if prefix not in self._codes:
+            if TokenPrefix.parse(prefix) is None:
                 raise self._malformed(tokens)
-            self._codes[place] = len(self._codes)
-        return self._codes[place]
+            self._codes[prefix] = len(self._codes)
+        return self._codes[prefix]
 
     def _malformed(self, tokens: pa.Array) -> InvalidInput:
         for row, token in enumerate(tokens.to_pylist(), self._rows):
@@ -98,8 +98,8 @@ class TokenRuns:
                     "or read with readCompacted. Leave such records out, or write them without deduplication=token",
                     "LEDGER_NO_TOKEN",
                 )
-            place, _, index = token.rpartition(":")
-            if TokenPrefix.parse(place) is None or not re.fullmatch(r"\d{1,18}", index):
+            prefix, _, index = token.rpartition(":")
+            if TokenPrefix.parse(prefix) is None or not re.fullmatch(r"\d{1,18}", index):
                 return InvalidInput(
                     f"{self._where}: row {row} (of its task, from 0) has '{token}', which is not a token: take it from "
                     "_metadata.token of a topic written with mintTokens, or from client.tokens(topic).mint()",
@@ -113,4 +113,4 @@ def _runs(codes: pa.Array, index: pa.Array) -> pa.Table:
     same = pc.and_(pc.equal(codes[1:], codes[:-1]), pc.equal(index[1:], pc.add(index[:-1], 1)))
     starts = pc.indices_nonzero(pa.concat_arrays([pa.array([True]), pc.invert(same)])).cast(pa.int64())
     stops = pa.concat_arrays([starts[1:], pa.array([len(codes)], pa.int64())])
-    return pa.table({"place": codes.take(starts), "index": index.take(starts), "length": pc.subtract(stops, starts)})
+    return pa.table({"prefix": codes.take(starts), "index": index.take(starts), "length": pc.subtract(stops, starts)})

@@ -19,7 +19,7 @@ from pyspark_ledger.base.limits import DEFAULT_LIMITS
 from pyspark_ledger.base.token_prefix import TokenPrefix
 from pyspark_ledger.errors import Conflict, CorruptData
 from pyspark_ledger.metadata.port import Op
-from pyspark_ledger.tokens.groups import Block, Group, GroupChanged, Groups, Numbered
+from pyspark_ledger.tokens.groups import Block, Group, GroupChanged, Groups, Numbering
 
 FEW_RUNS = 4_096  # more are decided row by row
 
@@ -33,7 +33,7 @@ class Spending:
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
         self._changed: dict[Space, dict[int, Bitmap]] = {}
-        self._places: dict[str, Numbered | None] = {}
+        self._by_prefix: dict[str, Numbering | None] = {}
         self._blocks: dict[tuple[str, str], Block | None] = {}
         self._looked: set[Group] = set()
         self._on_commit: list[Callable[[], None]] = []
@@ -53,43 +53,43 @@ class Spending:
     def take(self, runs: pa.Table, *, fan_out: bool = False) -> pa.BooleanArray | None:
         """Takes what is there. Which rows' tokens were; None if all were. With ``fan_out`` one token may serve
         several rows."""
-        column = runs["place"].combine_chunks()
-        places = [self._numbered(place) for place in column.dictionary.to_pylist()]
-        spans = self._spans(runs, column.indices, places)
+        column = runs["prefix"].combine_chunks()
+        numberings = [self._numbering(prefix) for prefix in column.dictionary.to_pylist()]
+        spans = self._spans(runs, column.indices, numberings)
         if spans is not None and self._take_spans(spans, fan_out):
             return None
-        return self._take_rows(runs, column.indices, places, fan_out)
+        return self._take_rows(runs, column.indices, numberings, fan_out)
 
-    def _numbered(self, text: str) -> Numbered | None:
-        if text not in self._places:
-            place = TokenPrefix.parse(text)
-            assert place is not None
-            self._places[text] = self._block(place) if place.block else self._entry(place)
-        return self._places[text]
+    def _numbering(self, text: str) -> Numbering | None:
+        if text not in self._by_prefix:
+            prefix = TokenPrefix.parse(text)
+            assert prefix is not None
+            self._by_prefix[text] = self._block(prefix) if prefix.block else self._entry(prefix)
+        return self._by_prefix[text]
 
-    def _block(self, place: TokenPrefix) -> Numbered | None:
-        key = (place.uuid, place.block)
+    def _block(self, prefix: TokenPrefix) -> Numbering | None:
+        key = (prefix.uuid, prefix.block)
         if key not in self._blocks:
             self._blocks[key] = self._groups.block(*key)
         block = self._blocks[key]
-        return None if block is None else Numbered(block, 0, block.size)
+        return None if block is None else Numbering(block, 0, block.size)
 
-    def _entry(self, place: TokenPrefix) -> Numbered | None:
-        group = self._groups.group(place.uuid)
+    def _entry(self, prefix: TokenPrefix) -> Numbering | None:
+        group = self._groups.group(prefix.uuid)
         if group is None:
             return None
         if group not in self._looked:
-            # What is in memory may be too old to know the place, or so old that gc has deleted the files it names.
+            # What is in memory may be too old to know the prefix, or so old that gc has deleted the files it names.
             with suppress(CorruptData):
-                found = group.number(group.log.view(), place)
+                found = group.number(group.log.view(), prefix)
                 if found is not None:
                     return found
             self._looked.add(group)
             group.log.refresh(sync=True)
-        return group.number(group.log.view(), place)
+        return group.number(group.log.view(), prefix)
 
     def _spans(
-        self, runs: pa.Table, codes: pa.Array, places: list[Numbered | None]
+        self, runs: pa.Table, codes: pa.Array, numberings: list[Numbering | None]
     ) -> list[tuple[Space, int, int, int]] | None:
         """The runs as (space, chunk, start, stop); None if it takes a look at rows."""
         if runs.num_rows > FEW_RUNS:
@@ -97,14 +97,14 @@ class Spending:
         spans: list[tuple[Space, int, int, int]] = []
         columns = (column.to_pylist() for column in (codes, runs["index"], runs["length"]))
         for code, index, length in zip(*columns, strict=True):
-            numbered = places[code]
-            if numbered is None or numbered.kept is not None or index + length > numbered.rows:
+            numbering = numberings[code]
+            if numbering is None or numbering.kept is not None or index + length > numbering.rows:
                 return None
-            start, stop = numbered.base + index, numbered.base + index + length
+            start, stop = numbering.base + index, numbering.base + index + length
             while start < stop:
-                chunk, offset = divmod(start, numbered.space.size)
-                width = min(stop - start, numbered.space.size - offset)
-                spans.append((numbered.space, chunk, offset, offset + width))
+                chunk, offset = divmod(start, numbering.space.size)
+                width = min(stop - start, numbering.space.size - offset)
+                spans.append((numbering.space, chunk, offset, offset + width))
                 start += width
         return spans
 
@@ -121,14 +121,14 @@ class Spending:
         return True
 
     def _take_rows(
-        self, runs: pa.Table, codes: pa.Array, places: list[Numbered | None], fan_out: bool
+        self, runs: pa.Table, codes: pa.Array, numberings: list[Numbering | None], fan_out: bool
     ) -> pa.BooleanArray:
         codes, index = _expand(codes, runs["index"].combine_chunks(), runs["length"].combine_chunks())
-        numbers = _numbers(codes, index, places)
+        numbers = _numbers(codes, index, numberings)
         rows = pa.arange(0, len(codes))
         taken = [rows.slice(0, 0)]
-        for space in dict.fromkeys(numbered.space for numbered in places if numbered is not None):
-            of_space = pa.array([numbered is not None and numbered.space is space for numbered in places])
+        for space in dict.fromkeys(numbering.space for numbering in numberings if numbering is not None):
+            of_space = pa.array([numbering is not None and numbering.space is space for numbering in numberings])
             here = pc.and_(of_space.take(codes), pc.is_valid(numbers))
             taken += self._take_numbers(space, numbers.filter(here), rows.filter(here), fan_out)
         return pc.is_in(rows, value_set=pa.concat_arrays(taken))
@@ -195,24 +195,24 @@ def _expand(codes: pa.Array, index: pa.Array, length: pa.Array) -> tuple[pa.Arra
     return spread(codes), pc.add(pa.arange(0, ends[-1].as_py()), spread(shift))
 
 
-def _numbers(codes: pa.Array, index: pa.Array, places: list[Numbered | None]) -> pa.Array:
+def _numbers(codes: pa.Array, index: pa.Array, numberings: list[Numbering | None]) -> pa.Array:
     """The numbers of tokens; null for one that never existed."""
-    base = pa.array([None if numbered is None else numbered.base for numbered in places], pa.int64())
-    rows = pa.array([0 if numbered is None else numbered.rows for numbered in places], pa.int64())
+    base = pa.array([None if numbering is None else numbering.base for numbering in numberings], pa.int64())
+    rows = pa.array([0 if numbering is None else numbering.rows for numbering in numberings], pa.int64())
     there = pc.less(index, rows.take(codes))
     numbers = pc.if_else(there, pc.add(base.take(codes), index), None)
-    for code, numbered in enumerate(places):
-        if numbered is not None and numbered.kept is not None:
-            numbers = _skip_masked(numbers, pc.and_(there, pc.equal(codes, code)), index, numbered)
+    for code, numbering in enumerate(numberings):
+        if numbering is not None and numbering.kept is not None:
+            numbers = _skip_masked(numbers, pc.and_(there, pc.equal(codes, code)), index, numbering)
     return numbers
 
 
-def _skip_masked(numbers: pa.Array, here: pa.Array, index: pa.Array, numbered: Numbered) -> pa.Array:
+def _skip_masked(numbers: pa.Array, here: pa.Array, index: pa.Array, numbering: Numbering) -> pa.Array:
     """Rows that are masked are no records: they have no tokens, and are not counted."""
-    kept = numbered.kept
+    kept = numbering.kept
     assert kept is not None
     rank = pc.subtract(pc.cumulative_sum(kept.cast(pa.int64())), 1)
-    number = pc.if_else(kept, pc.add(rank, numbered.base), None)
+    number = pc.if_else(kept, pc.add(rank, numbering.base), None)
     return pc.replace_with_mask(numbers, here, number.take(index.filter(here)))
 
 

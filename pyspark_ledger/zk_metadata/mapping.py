@@ -19,8 +19,17 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-# Fields with another name in the message: in generated stubs "bytes" would hide the type.
-RENAMED = {"bytes": "size", "bytes_before": "size_before"}
+# Fields with another name in the message. In generated stubs "bytes" would hide the type; the names of the others were
+# improved after the messages were defined.
+RENAMED = {
+    "bytes": "size",
+    "bytes_before": "size_before",
+    "last_backward_revision": "rewound",
+    "past_revisions": "pasts",
+}
+
+# Records with another name than their message, for the same reason.
+RENAMED_RECORDS = {"PastRevision": "Past"}
 
 # Flags that are stored as their opposite, so that nodes from before the field was added are read as True.
 INVERTED = {"Namespace.deduplication": "no_deduplication"}
@@ -152,7 +161,8 @@ def _of_value(kind: Any, field: FieldDescriptor) -> Converter:
         return _NAME
     if get_origin(kind) is tuple:
         return _pair(get_args(kind), message)
-    if getattr(kind, "__name__", "") != message.name:
+    name = getattr(kind, "__name__", "")
+    if RENAMED_RECORDS.get(name, name) != message.name:
         raise TypeError(f"'{kind}' cannot be stored in a message {message.name}")
     return converter(kind, message)
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from kazoo.client import KazooClient
 
 from pyspark_ledger.cli import main
-from pyspark_ledger.cli.topics import _told as told
+from pyspark_ledger.cli.topics import _sentence
 from pyspark_ledger.client import LedgerClient, namespace_of
 from pyspark_ledger.compaction.run import compacting
 from pyspark_ledger.errors import NotFound
@@ -170,7 +170,7 @@ def test_an_empty_topic_has_nothing_to_compact(client):
     assert run(client, "topics", "compact", "empty").stdout == "empty: nothing to compact\n"
     with compacting(namespace_of(client).log("empty")):  # a first run of another process
         stats = client.compaction("empty")
-    assert (stats.generation, told("empty", stats)) == (0, "empty: nothing to compact")
+    assert (stats.generation, _sentence("empty", stats)) == (0, "empty: nothing to compact")
 
 
 def test_it_runs_again_and_again_until_interrupted(client):

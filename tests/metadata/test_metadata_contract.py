@@ -55,7 +55,7 @@ from pyspark_ledger.metadata.records import (
     Marker,
     Namespace,
     NodeRecord,
-    Past,
+    PastRevision,
     Pin,
     Policies,
     ProducerState,
@@ -126,11 +126,11 @@ CURSOR = Cursor(
     owner=b"o" * 16,
     owner_name="a query",
     revision=2,
-    rewound=1,
+    last_backward_revision=1,
     reviser=b"r" * 16,
     revising_since_ms=7,
     operations=(b"1" * 16, b"2" * 16),
-    pasts=(Past(1, Position(0, 1, 2)),),
+    past_revisions=(PastRevision(1, Position(0, 1, 2)),),
     void_below=2,
 )
 

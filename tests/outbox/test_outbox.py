@@ -11,9 +11,10 @@ from pyspark_ledger.errors import InvalidInput, NotFound
 from pyspark_ledger.files.blobs import Blobs
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log.reader import Reader
-from pyspark_ledger.outbox import outbox as outbox_module
+from pyspark_ledger.outbox import processing
 from pyspark_ledger.outbox.outbox import Dispatch, Outbox, Send
 from pyspark_ledger.testing.memory import Crash, Faults
+from pyspark_ledger.tokens.minting import Minter
 from pyspark_ledger.tokens.tokens import Tokens
 from tests.support.shop import LIMITS, Shop, bill
 
@@ -244,28 +245,28 @@ def test_a_copy_that_looked_before_the_token_went_does_not_begin_again_I11(dispa
     shop = dispatching
     token = shop.order()
     late = shop.billing()
-    late.groups.group(shop.world.topic.uuid)
+    late._resources.groups.group(shop.world.topic.uuid)
     shop.billing().process("m1", token, bill("m1", parcel=True))
     assert late.process("m1", token, bill("m1", parcel=True)).duplicate
     assert (shop.shipped, shop.invoiced()) == (["parcel for m1"], ["m1"])
 
 
 @pytest.mark.parametrize("rival_dies", [False, True])
-def test_attempts_that_lost_leave_no_tokens_behind(tmp_path, rival_dies):
+def test_attempts_that_lost_leave_no_tokens_behind(tmp_path, monkeypatch, rival_dies):
     """Somebody else chooses between our registering and our minting, and dispatches, or dies before that."""
     shop = Shop(tmp_path, foreign=True)
     token = shop.order()
     outbox = shop.billing()
-    mint_at = outbox.dispatch_tokens.mint_at
+    mint_at = Minter.mint_at
 
-    def rival_first(place, n):
-        outbox.dispatch_tokens.mint_at = mint_at
+    def rival_first(self, prefix, n):
+        monkeypatch.setattr(Minter, "mint_at", mint_at)
         rival = shop.billing(dispatch=Dies(shop, delivered=False) if rival_dies else None)
         with suppress(Crash):
             rival.process("m1", token, bill("m1", parcel=True))
-        mint_at(place, n)
+        mint_at(self, prefix, n)
 
-    outbox.dispatch_tokens.mint_at = rival_first
+    monkeypatch.setattr(Minter, "mint_at", rival_first)
     assert outbox.process("m1", token, bill("m1", parcel=True)).duplicate is not rival_dies
     assert (shop.shipped, shop.parcel_blocks()) == (["parcel for m1"], [])
 
@@ -327,13 +328,13 @@ def test_files_that_a_crash_left_go_with_the_next_change(shop):
 
 def test_gc_between_staging_and_commit_stages_again_I12(shop, monkeypatch):
     def overtaken(log, batch):
-        monkeypatch.setattr(outbox_module, "prepare", protocol.prepare)
+        monkeypatch.setattr(processing, "prepare", protocol.prepare)
         for _ in range(3):
             gc.collect(shop.log("invoices"))
         log.refresh(sync=True)
         return protocol.prepare(log, batch)
 
-    monkeypatch.setattr(outbox_module, "prepare", overtaken)
+    monkeypatch.setattr(processing, "prepare", overtaken)
     shop.billing().process("m1", shop.order(), bill("m1"))
     assert shop.invoiced() == ["m1"]
 
@@ -357,6 +358,12 @@ def test_a_handler_that_returns_something_else_is_told_and_nothing_changes(shop,
     assert Tokens(shop.world.log(), "billing").present([token]) == [True]
 
 
+def undispatched(shop: Shop) -> Outbox:
+    """An outbox that has no function to dispatch with."""
+    metadata = shop.world.metadata()
+    return Outbox("billing", metadata, shop.world.storage, shop.log, LIMITS, shop.world.clock)
+
+
 def test_bad_arguments_are_errors_by_name(shop):
     outbox = shop.billing()
     for arguments, words in (
@@ -367,7 +374,6 @@ def test_bad_arguments_are_errors_by_name(shop):
         with pytest.raises(InvalidInput, match=words):
             outbox.process(*arguments, bill("m"))
     with pytest.raises(InvalidInput, match="LEDGER_NO_DISPATCH"):
-        outbox.dispatch = None
-        outbox.process("m", shop.order(), bill("m", parcel=True))
+        undispatched(shop).process("m", shop.order(), bill("m", parcel=True))
     with pytest.raises(InvalidInput, match="outbox's name"):
         Outbox("a/b", shop.world.metadata(), shop.world.storage, lambda t: shop.log(t), LIMITS, shop.world.clock)

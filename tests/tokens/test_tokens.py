@@ -22,7 +22,7 @@ from pyspark_ledger.metadata.port import RootKey, TokenBlockKey, TokenChunkKey
 from pyspark_ledger.testing import memory
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.groups import Groups
-from pyspark_ledger.tokens.tokens import Tokens
+from pyspark_ledger.tokens.tokens import Tokens, minter_of
 from tests.support.pipeline import TINY, Pipeline, batch_with_tokens, token_runs
 
 
@@ -286,7 +286,7 @@ def test_an_outcome_that_too_much_has_followed_is_not_guessed_I14(pipeline):
     faults = Faults()
     mine = pipeline.tokens(faults=faults)
     mine.present(tokens)
-    before(mine.log.metadata, "sync", lambda: [pipeline.tokens().consume([token]) for token in tokens[1:]])
+    before(minter_of(mine).metadata, "sync", lambda: [pipeline.tokens().consume([token]) for token in tokens[1:]])
     faults.next_transact("applied_then_lost")
     with pytest.raises(OutcomeUnknown, match="too much has happened"):
         mine.consume(tokens[:1])
@@ -300,9 +300,10 @@ def test_nodes_that_a_lagging_server_does_not_know_yet_are_not_gone_I11(pipeline
     assert stats.nodes > 2
     for kind, ids, there in ((TokenChunkKey, tokens, [False, True] * 20), (TokenBlockKey, minted, [True, True])):
         lagging = pipeline.tokens()
-        read = lagging.log.metadata.read
+        metadata = minter_of(lagging).metadata
+        read = metadata.read
         answers = iter([None])
-        lagging.log.metadata.read = lambda key, *more, kind=kind, read=read, answers=answers: (
+        metadata.read = lambda key, *more, kind=kind, read=read, answers=answers: (
             next(answers, read(key, *more)) if isinstance(key, kind) else read(key, *more)
         )
         assert lagging.present(ids) == there
@@ -331,7 +332,7 @@ def test_a_picture_of_the_topic_that_gc_has_overtaken_is_taken_again(pipeline):
         pipeline.order(1)
     for _ in range(3):  # and gone
         gc.collect(pipeline.log())
-    mine.log.files._remembered.clear()
+    mine._log.files._remembered.clear()
     assert mine.consume(tokens) == [True] * 6
 
 
@@ -361,7 +362,7 @@ def test_a_mint_that_is_applied_late_brings_no_token_back_I11(pipeline, by_sink)
     """Its answer was lost, it was sent again, and the tokens were used up before the first sending arrived."""
     faults = Faults(max_delay=10_000)
     mine = pipeline.tokens(faults=faults)
-    mine.ensure_group()
+    minter_of(mine).ensure_group()
     faults.next_transact("delayed")
     tokens = mine.mint(2)
     if by_sink:
@@ -374,12 +375,12 @@ def test_a_mint_that_is_applied_late_brings_no_token_back_I11(pipeline, by_sink)
 
 def test_a_mint_that_is_applied_late_is_not_there_after_it_was_taken_back_I11(pipeline):
     faults = Faults(max_delay=10_000)
-    mine = pipeline.tokens(faults=faults)
-    mine.ensure_group()
-    place = mine.new_prefix()
+    minter = minter_of(pipeline.tokens(faults=faults))
+    minter.ensure_group()
+    prefix = minter.new_prefix()
     faults.next_transact("delayed")
-    mine.mint_at(place, 2)
-    mine.discard(place)
+    minter.mint_at(prefix, 2)
+    minter.discard(prefix)
     pipeline.world.server.deliver_delayed()
     assert pipeline.tokens().stats()[0].blocks == 0
 
