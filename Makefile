@@ -60,6 +60,16 @@ proto: ## generate the protobuf code again, with the oldest protoc that is suppo
 	$(VENV)/proto/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(PROTO).proto
 	sed -i '1i # mypy: ignore-errors' $(PROTO)_pb2.pyi
 
+# Each picture ends with the hash of its source, so that a test finds one that was not rendered again.
+.PHONY: pictures
+pictures: ## render docs/pictures/*.dot as SVG, with Graphviz
+	@command -v dot >/dev/null || { echo "Graphviz is needed: apt-get install graphviz, or brew install graphviz"; exit 1; }
+	@for source in docs/pictures/*.dot; do \
+	  hash=$$($(PYTHON) -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest())' $$source) && \
+	  dot -Tsvg $$source > $$source.tmp && echo "<!-- source: $$hash -->" >> $$source.tmp && \
+	  mv $$source.tmp $${source%.dot}.svg || exit 1; \
+	done
+
 wheel: setup ## build dist/*.whl
 	$(PY) -m build --wheel --no-isolation
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import re
 import shlex
@@ -130,6 +131,50 @@ def test_every_script_that_the_docs_name_is_there():
     named = {name for text in TEXTS.values() for name in re.findall(r"\b(?:examples|tests)/[\w/]+\.\w+", text)}
     assert named
     assert [name for name in named if not (REPOSITORY / name).exists()] == []
+
+
+PICTURES = sorted((REPOSITORY / "docs" / "pictures").glob("*.dot"))
+
+
+@pytest.mark.parametrize("source", PICTURES, ids=lambda source: source.stem)
+def test_every_picture_is_rendered_from_its_source_and_shown(source):
+    rendered = source.with_suffix(".svg").read_text()
+    assert rendered.endswith(f"<!-- source: {hashlib.sha256(source.read_bytes()).hexdigest()} -->\n"), "make pictures"
+    assert any(f"](pictures/{source.stem}.svg)" in text for text in TEXTS.values())
+
+
+def test_every_picture_has_a_source():
+    drawn = (REPOSITORY / "docs" / "pictures").glob("*.svg")
+    assert sorted(picture.stem for picture in drawn) == [source.stem for source in PICTURES]
+
+
+MODULE = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|proto))`")
+
+
+def test_every_module_that_the_docs_name_is_there():
+    """Below the package, as in `log/seal.py`, or below the repository, as in `tests/house/test_docs.py`."""
+    named = {(page.name, name) for page, text in TEXTS.items() for name in MODULE.findall(text)}
+    assert ("architecture.md", "append/append.py") in named
+    places = (REPOSITORY / "pyspark_ledger", REPOSITORY)
+    assert {(page, name) for page, name in named if not any((place / name).exists() for place in places)} == set()
+
+
+NAMED_IN_MODULE = re.compile(r"`(\w+)(?:\(\))?` \(`((?:[a-z_]+/)+[a-z_]+\.py)`\)")
+
+
+def test_every_name_that_the_docs_give_with_its_module_is_defined_there():
+    """As in "`seal` (`log/seal.py`)"."""
+    named = {match for text in TEXTS.values() for match in NAMED_IN_MODULE.findall(text)}
+    assert named
+    for name, module in named:
+        code = (REPOSITORY / "pyspark_ledger" / module).read_text()
+        assert re.search(rf"^\s*(?:def|class) {name}\b", code, re.M), (name, module)
+
+
+def test_the_architecture_has_a_row_for_every_room():
+    rooms = {folder.name for folder in (REPOSITORY / "pyspark_ledger").iterdir() if (folder / "__init__.py").exists()}
+    named = {name for cells in rows(page("architecture.md"), "room") for name in re.findall(r"`(\w+)`", cells[0])}
+    assert named == rooms | {"client", "errors"}
 
 
 LINKS = [
