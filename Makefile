@@ -58,8 +58,9 @@ java:
 demo: java $(VENV)/.demo ## write a stream, kill its driver twice, and count that nothing was lost or doubled
 	@$(PY) -m examples.demo
 
+# By file where Spark is started: the tests of a file share what they start.
 CORE_TESTS := $(PY) -m pytest -m "not spark and not soak" -n $(WORKERS)
-SPARK_TESTS := $(PY) -m pytest -m "spark and not soak" -n $(WORKERS) --dist loadgroup
+SPARK_TESTS := $(PY) -m pytest -m "spark and not soak" -n $(WORKERS) --dist loadfile
 
 # What needs no Spark comes first, what does comes second, also after failures in the first (pytest's status 1), but not
 # if that was interrupted or could not run at all. A failure in either fails the command.

@@ -28,15 +28,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``--dist loadgroup`` the tests of a group run in one process: what they share is started once."""
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            for shared in {"spark", "on_a_cluster"}.intersection(getattr(item, "fixturenames", ())):
-                item.add_marker(pytest.mark.xdist_group(shared))
-
-
 @pytest.fixture(scope="session", autouse=True)
 def spark_home(tmp_path_factory: pytest.TempPathFactory) -> None:
     """PySpark without the zip of its own Python code, which is then taken from where it is installed. Python keeps
