@@ -1,46 +1,77 @@
-# Everything happens in .venv of this checkout; nothing needs to be installed by hand but Python and make.
+# Everything happens in .venv of this checkout; nothing needs to be installed by hand but Python, make and Java.
 
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c requirements.lock
+# Processes that run tests.
+WORKERS ?= 2
 PROTO := pyspark_ledger/zk_metadata/records
 # pyproject.toml says which protoc is the oldest that is supported.
 GRPCIO_TOOLS = $(shell sed -n 's/^proto = \["\(.*\)"\]/\1/p' pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test lint bench soak proto wheel clean
+.PHONY: help setup java demo test core spark lint coverage bench soak proto wheel clean
 
 help: ## show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
 
-setup: $(VENV)/.ready java ## make .venv with everything pinned in requirements.lock; check Java
+setup: java $(VENV)/.ready ## make .venv with everything pinned in requirements.lock; check Java
 
-$(VENV)/.ready: pyproject.toml requirements.lock
+$(PY):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Python 3.11 or newer is needed; name yours: make setup PYTHON=python3.12"; exit 1; }
-	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "could not make $(VENV); on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
-	$(PY) -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
+
+# What the demo needs, and nothing for tests.
+$(VENV)/.demo: pyproject.toml requirements.lock | $(PY)
+	@test -e $@ || echo "Installing Spark and what else the demo needs into $(VENV)"
+	@$(PIP) -e '.[spark]'
 	@touch $@
 
-# The major version of the java that Spark would take; 0 if there is none.
+$(VENV)/.ready: pyproject.toml requirements.lock | $(PY)
+	@test -e $@ || echo "Installing Spark, the test tools and the linters into $(VENV)"
+	@$(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+# The major version of the java that Spark would take; empty if there is none.
 JAVA_MAJOR = $$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p;' | head -n 1)
+INSTALL_JAVA ?= yes
 
 java:
 	@have=$(JAVA_MAJOR); test "$${have:-0}" -ge 17 && exit 0; \
-	if test "$$(id -u)" = 0 && command -v apt-get >/dev/null && test -z "$$JAVA_HOME"; then \
-	  echo "no Java 17 or newer: installing it with apt-get"; \
+	echo "Spark and ZooKeeper need Java 17 or newer; found here: $${have:-none}."; \
+	if test "$(INSTALL_JAVA)" != no -a "$$(id -u)" = 0 -a -z "$$JAVA_HOME" && command -v apt-get >/dev/null; then \
+	  echo "So a system package is about to be installed with apt-get: openjdk-17-jre-headless, or where there is none"; \
+	  echo "default-jre-headless, and what they need, about 200 MB. INSTALL_JAVA=no leaves the system as it is."; \
+	  if test -t 0; then echo "Ctrl-C within five seconds stops it."; sleep 5; fi; \
 	  apt-get update -qq; \
 	  apt-get install -y -qq openjdk-17-jre-headless || apt-get install -y -qq default-jre-headless; \
+	  have=$(JAVA_MAJOR); test "$${have:-0}" -ge 17 && exit 0; \
+	  echo "That did not bring Java 17 or newer."; \
 	fi; \
-	have=$(JAVA_MAJOR); test "$${have:-0}" -ge 17 || { \
-	  echo "Java 17 or newer is needed (found: $${have:-none}): install it, or set JAVA_HOME"; exit 1; }
+	echo "Please install it (Debian and Ubuntu: sudo apt-get install openjdk-17-jre-headless; macOS: brew install --cask temurin@17),"; \
+	echo "or set JAVA_HOME to where one is, and run make again."; \
+	exit 1
 
-demo: setup ## write a stream, kill its driver twice, and count that nothing was lost or doubled
-	$(PY) -m examples.demo
+demo: java $(VENV)/.demo ## write a stream, kill its driver twice, and count that nothing was lost or doubled
+	@$(PY) -m examples.demo
 
-test: setup lint ## lint, types, import rules and all tests but the long ones
-	$(PY) -m pytest -m "not soak"
+# By file where Spark is started: the tests of a file share what they start.
+CORE_TESTS := $(PY) -m pytest -m "not spark and not soak" -n $(WORKERS)
+SPARK_TESTS := $(PY) -m pytest -m "spark and not soak" -n $(WORKERS) --dist loadfile
+
+# What needs no Spark comes first, what does comes second, also after failures in the first (pytest's status 1), but not
+# if that was interrupted or could not run at all. A failure in either fails the command.
+test: lint ## lint, types, import rules and all tests but the long ones
+	@$(CORE_TESTS); core=$$?; test $$core -le 1 || exit $$core; $(SPARK_TESTS) && exit $$core
+
+core: setup ## the tests that need no Spark
+	@$(CORE_TESTS)
+
+spark: setup ## the tests that start Spark
+	@$(SPARK_TESTS)
 
 lint: setup ## ruff, mypy --strict, import rules
 	$(VENV)/bin/ruff check .
@@ -48,17 +79,20 @@ lint: setup ## ruff, mypy --strict, import rules
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
+coverage: setup ## lines and branches of the core that its tests pass; under 90 % is a reason to look
+	@$(CORE_TESTS) --cov
+
 bench: setup ## measure
 	$(PY) -m benchmarks.run
 
-soak: setup ## the long runs: random faults for as long as they take
-	$(PY) -m pytest -m soak --timeout 0
+soak: setup ## the long runs, and properties and state machines with new random examples, twenty times as many
+	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-search} $(PY) -m pytest -m "soak or hypothesis" -n $(WORKERS) --timeout 0
 
 proto: ## generate the protobuf code again, with the oldest protoc that is supported
 	test -x $(VENV)/proto/bin/python || $(PYTHON) -m venv $(VENV)/proto
 	$(VENV)/proto/bin/python -m pip install --quiet --disable-pip-version-check '$(GRPCIO_TOOLS)' 'setuptools<81'
 	$(VENV)/proto/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(PROTO).proto
-	sed -i '1i # mypy: ignore-errors' $(PROTO)_pb2.pyi
+	{ echo '# mypy: ignore-errors'; cat $(PROTO)_pb2.pyi; } > $(PROTO)_pb2.tmp && mv $(PROTO)_pb2.tmp $(PROTO)_pb2.pyi
 
 # Each picture ends with the hash of its source, so that a test finds one that was not rendered again.
 .PHONY: pictures
@@ -74,6 +108,6 @@ wheel: setup ## build dist/*.whl
 	$(PY) -m build --wheel --no-isolation
 
 clean: ## remove what builds and tests leave behind (.venv stays)
-	rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf dist build .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	rm -rf spark-warehouse metastore_db artifacts derby.log
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -33,6 +33,7 @@ from pyspark_ledger.log.sources import ReadSource
 from pyspark_ledger.metadata.port import PinKey, RootKey
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
+from tests.support import examples
 from tests.support.flaky import Flaky
 from tests.support.worlds import IDS, World, append, append_ids, forget
 
@@ -480,7 +481,7 @@ ACT = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(ACT, max_size=25))
 def test_a_compacted_read_ends_with_the_map_of_a_full_read_and_a_live_one_sees_every_deletion_I9(
     tmp_path_factory, acts
@@ -544,7 +545,7 @@ def table(log):
     return {key: value for _, key, value in found if key is not None}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(ACT, max_size=20))
 @example([[("a", 1, 3)], "read", [("a", None, None), ("a", 2, 1)], "compact", "read"])
 def test_with_a_version_column_the_highest_version_since_the_last_tombstone_wins_I9(tmp_path_factory, acts):

@@ -16,6 +16,7 @@ from pyspark_ledger.cursors.revision import RevisionController
 from pyspark_ledger.errors import Fenced, InvalidInput
 from pyspark_ledger.log import scan
 from pyspark_ledger.testing.clock import SeededClock
+from tests.support import examples
 from tests.support.worlds import IDS, World, append, append_ids
 
 
@@ -302,7 +303,7 @@ ACTS = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(ACTS)
 def test_whatever_is_done_everything_unacknowledged_comes_in_the_end_I1_I7_I8(tmp_path_factory, acts):
     """The model is a set of numbers that are done. At the end all others must come, and no others."""

@@ -18,6 +18,7 @@ from pyspark_ledger.errors import Conflict, CursorUnderRevision, Fenced, Outcome
 from pyspark_ledger.log import scan
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
+from tests.support import examples
 from tests.support.worlds import World, append
 
 RECORDS = 24
@@ -190,7 +191,7 @@ class CursorMachine(RuleBasedStateMachine):
 
 TestCursorMachine = CursorMachine.TestCase
 TestCursorMachine.settings = settings(
-    max_examples=80,
+    max_examples=examples(80),
     stateful_step_count=40,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],

@@ -17,6 +17,7 @@ from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import LedgerClient, client_of, namespace_of, open_namespace
 from pyspark_ledger.errors import DataLoss, InvalidInput
+from tests.support import examples
 from tests.support.query import Query
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -225,7 +226,7 @@ ACTS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(acts=ACTS, limit=st.integers(1, 3))
 def test_readers_that_start_anywhere_and_cross_any_generations_end_with_the_full_map_I9(client, acts, limit):
     topic = f"t-{secrets.token_hex(8)}"

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ledger import LedgerClient
+from pyspark_ledger.local.zookeeper import _free_ports
 from tests.support import REPOSITORY
 from tests.support.cluster import StandaloneCluster, _spark_home
 
@@ -167,12 +168,18 @@ def test_sql_without_a_topic_is_shown_the_view_statement(
 @pytest.mark.spark
 def test_spark_connect(namespace: str, tmp_path: Path) -> None:
     pytest.importorskip("grpc")
+    # Spark would take port 15002, and no other if somebody else on this machine has that one.
     script = ROUND_TRIP + (
-        "spark = session(SparkSession.builder.remote('local[2]'))\n"
-        "print(json.dumps([type(spark).__module__, round_trip(spark, *sys.argv[1:])]))\n"
+        "from pyspark.sql.connect.client.core import DefaultChannelBuilder\n"
+        "*where, port = sys.argv[1:]\n"
+        "DefaultChannelBuilder.default_port = staticmethod(lambda: int(port))\n"
+        "builder = SparkSession.builder.remote('local[2]').config('spark.connect.grpc.binding.port', port)\n"
+        "spark = session(builder.config('spark.connect.grpc.binding.address', '127.0.0.1'))\n"
+        "print(json.dumps([type(spark).__module__, round_trip(spark, *where)]))\n"
         "spark.stop()\n"
     )
-    kind, copied = result([sys.executable, "-c", script, namespace, str(tmp_path)], tmp_path)
+    (port,) = _free_ports(1)
+    kind, copied = result([sys.executable, "-c", script, namespace, str(tmp_path), str(port)], tmp_path)
     assert kind == "pyspark.sql.connect.session"
     assert copied == list(range(100))
 

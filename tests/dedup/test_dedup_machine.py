@@ -27,6 +27,7 @@ from pyspark_ledger.log.policies import UNCHANGED
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
+from tests.support import examples
 from tests.support.worlds import IDS, World, append_ids
 
 PRODUCERS = "abc"
@@ -153,7 +154,7 @@ class DedupMachine(RuleBasedStateMachine):
 
 TestDedupMachine = DedupMachine.TestCase
 TestDedupMachine.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=40,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],

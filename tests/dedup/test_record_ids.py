@@ -29,6 +29,7 @@ from pyspark_ledger.metadata.port import CommitKey, DedupKey, NamespaceKey
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import MemoryMetadata, MemoryServer
 from pyspark_ledger.zk_metadata import codec
+from tests.support import examples
 from tests.support.worlds import ID_COLUMNS, IDS, SMALL, World, append, append_ids, forget, read_ids, stage_ids
 
 
@@ -167,7 +168,7 @@ def model(batches):
     return log, last
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(batches=BATCHES, inline=st.booleans(), data=st.data())
 def test_any_batches_in_any_order_give_the_models_log_I1_I2_I5(tmp_path_factory, batches, inline, data):
     limits = (

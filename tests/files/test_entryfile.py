@@ -16,6 +16,7 @@ from pyspark_ledger.files import entryfile, entrysource
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import EntryReader, EntryWriter
 from pyspark_ledger.files.storage import LocalStorage, Storage, open_storage
+from tests.support import examples
 
 ROWS = 1000
 TABLE = pa.table(
@@ -117,7 +118,7 @@ def _flip(storage: LocalStorage, entry, at: int) -> None:
     path.write_bytes(data)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(where=st.floats(0, 1, exclude_max=True))
 def test_a_flipped_bit_is_found_or_does_not_matter(tmp_path_factory, where):
     """Padding between buffers is not hashed; everything that reaches a reader is."""

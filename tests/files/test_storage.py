@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import sys
+import threading
 
 import pytest
 
@@ -32,26 +35,95 @@ def test_an_unknown_storage_is_an_error_by_name():
         open_storage("floppy://a/b")
 
 
-def test_file_and_folders_are_synced_before_close_returns_I1(tmp_path, monkeypatch):
-    synced: list[str] = []
-    original = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), original(fd))[1])
+class Disk:
+    """Who was synced, and by which call; as on Linux, or as on macOS, wherever the test runs."""
+
+    F_FULLFSYNC = 51
+
+    def __init__(self, platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[str, int]] = []
+        self.refuses: OSError | None = None
+        self._fsync = os.fsync
+        monkeypatch.setattr(sys, "platform", platform)
+        monkeypatch.setattr(os, "fsync", self.fsync)
+        monkeypatch.setattr(fcntl, "F_FULLFSYNC", self.F_FULLFSYNC, raising=False)
+        monkeypatch.setattr(fcntl, "fcntl", self.fcntl)
+        if platform == "darwin":
+            monkeypatch.delattr(os, "fdatasync", raising=False)
+
+    def fsync(self, fd: int) -> None:
+        self.calls.append(("fsync", os.fstat(fd).st_ino))
+        self._fsync(fd)
+
+    def fcntl(self, fd: int, command: int) -> None:
+        assert command == self.F_FULLFSYNC
+        if self.refuses:
+            raise self.refuses
+        self.calls.append(("F_FULLFSYNC", os.fstat(fd).st_ino))
+
+    def synced(self) -> list[int]:
+        return [inode for _, inode in self.calls]
+
+
+@pytest.fixture(params=["linux", "darwin"])
+def disk(request, monkeypatch) -> Disk:
+    return Disk(request.param, monkeypatch)
+
+
+def test_file_and_folders_are_synced_before_close_returns_I1(tmp_path, disk):
     sink = open_storage(str(tmp_path / "root")).create("a/b/file")
     sink.write(b"x")
-    assert str(tmp_path / "root/a/b/file") not in synced
+    file, *folders = ((tmp_path / name).stat().st_ino for name in ("root/a/b/file", "root/a/b", "root/a", "root", "."))
+    assert file not in disk.synced()
     sink.close()
-    assert synced[-2:] == [str(tmp_path / "root/a/b/file"), str(tmp_path / "root/a/b")]
-    assert {str(tmp_path), str(tmp_path / "root"), str(tmp_path / "root/a")} <= set(synced)
+    assert disk.synced()[-2:] == [file, folders[0]]
+    assert set(folders) <= set(disk.synced())
+    assert {call for call, _ in disk.calls} == {"fsync" if sys.platform == "linux" else "F_FULLFSYNC"}
 
 
-def test_an_error_of_a_sync_in_the_background_fails_the_write_I1(tmp_path, monkeypatch):
+def test_long_files_are_synced_on_the_way_and_at_the_end_I1(tmp_path, monkeypatch, disk):
+    monkeypatch.setattr(module._LocalSink, "SYNC_EVERY_BYTES", 10)
+    sink = open_storage(str(tmp_path)).create("file")
+    for _ in range(10):
+        sink.write(b"x" * 100)
+    sink.close()
+    assert (tmp_path / "file").read_bytes() == b"x" * 1_000
+    assert disk.synced()[-2:] == [(tmp_path / "file").stat().st_ino, tmp_path.stat().st_ino]
+
+
+def test_a_file_system_without_a_full_sync_gets_an_ordinary_one_I1(tmp_path, monkeypatch):
+    disk = Disk("darwin", monkeypatch)
+    disk.refuses = OSError(errno.ENOTSUP, "not supported")
+    open_storage(str(tmp_path)).write("file", b"x")
+    assert disk.calls[-2:] == [("fsync", (tmp_path / "file").stat().st_ino), ("fsync", tmp_path.stat().st_ino)]
+
+
+def test_an_error_of_a_full_sync_fails_the_write_I1(tmp_path, monkeypatch):
+    """An ordinary sync afterwards would succeed: a lost page is reported only once."""
+    disk = Disk("darwin", monkeypatch)
+    disk.refuses = OSError(errno.EIO, "the disk is broken")
+    with pytest.raises(OSError, match="the disk is broken"):
+        open_storage(str(tmp_path)).write("file", b"x")
+    assert disk.calls == []
+
+
+@pytest.mark.parametrize("call", ["fdatasync", "fsync"])
+def test_an_error_of_a_sync_in_the_background_fails_the_write_I1(tmp_path, monkeypatch, call):
+    """The sync in the background is fdatasync, or fsync where there is none."""
+    syncing = threading.Event()
+
     def broken(fd):
+        syncing.set()
         raise OSError(errno.EIO, "the disk is broken")
 
     monkeypatch.setattr(module._LocalSink, "SYNC_EVERY_BYTES", 10)
-    monkeypatch.setattr(os, "fdatasync", broken)
+    monkeypatch.setattr(os, call, broken, raising=False)
+    if call == "fsync":
+        monkeypatch.delattr(os, "fdatasync", raising=False)
     sink = open_storage(str(tmp_path)).create("file")
     sink.write(b"x" * 100)
+    assert syncing.wait(30)
+    monkeypatch.undo()  # the disk tells it once
     with pytest.raises(OSError, match="the disk is broken"):
         sink.close()
 

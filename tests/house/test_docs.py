@@ -23,7 +23,8 @@ from pyspark_ledger.tokens.tokens import Tokens
 from tests.support import REPOSITORY
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
-TEXTS = {page: page.read_text() for page in PAGES}
+HABITS = [REPOSITORY / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+TEXTS = {page: page.read_text() for page in (*PAGES, *HABITS)}
 
 # Spark's Kafka source and sink, from the tables of its integration guide.
 KAFKA_SOURCE = (

@@ -21,6 +21,7 @@ from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.metadata.port import LedgerKey, RootKey
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
+from tests.support import examples
 from tests.support.worlds import World, append, read
 
 REPLAY = 10**9  # what a replay of a batch that is in the log must not add
@@ -126,7 +127,7 @@ class LogMachine(RuleBasedStateMachine):
 
 TestLogMachine = LogMachine.TestCase
 TestLogMachine.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=50,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],

@@ -20,6 +20,7 @@ from pyspark_ledger.errors import OutcomeUnknown, Unavailable
 from pyspark_ledger.outbox.outbox import Outbox
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults, MemoryMetadata
+from tests.support import examples
 from tests.support.shop import Shop, bill
 
 TROUBLES = (OutcomeUnknown, Unavailable, Crash)
@@ -163,7 +164,7 @@ class OutboxMachine(RuleBasedStateMachine):
 
 TestOutboxMachine = OutboxMachine.TestCase
 TestOutboxMachine.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=40,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],

@@ -22,6 +22,7 @@ from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.groups import Groups
+from tests.support import examples
 from tests.support.pipeline import Pipeline, batch_with_tokens
 from tests.support.worlds import SMALL
 
@@ -163,7 +164,7 @@ class TokenMachine(RuleBasedStateMachine):
 
 TestTokenMachine = TokenMachine.TestCase
 TestTokenMachine.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=40,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],

@@ -1,0 +1,119 @@
+"""What keeps the project in order agrees with itself: versions, the workflow, the hooks, what is pinned."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+import yaml
+
+import pyspark_ledger
+from tests.support import REPOSITORY
+
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+MAKEFILE = (REPOSITORY / "Makefile").read_text()
+WORKFLOW = yaml.safe_load((REPOSITORY / ".github" / "workflows" / "ci.yml").read_text())
+JOBS = WORKFLOW["jobs"]
+HOOKS = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text())
+
+
+def recipe(target: str) -> list[str]:
+    """The lines of a target of the Makefile, without the tabs."""
+    found = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.M)
+    return [] if found is None else [line.strip() for line in found[1].splitlines()]
+
+
+def plain(name: str) -> str:
+    """A package's name as the index compares names."""
+    return re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", name)[0]).lower()
+
+
+# -- the version, and what is installed --------------------------------------------------------------------------
+
+
+def test_the_version_has_one_home_and_is_in_the_changelog():
+    assert "version" not in PROJECT["project"]
+    assert PROJECT["project"]["dynamic"] == ["version"]
+    assert PROJECT["tool"]["hatch"]["version"]["path"] == "pyspark_ledger/__init__.py"
+    headings = re.findall(r"^## \[([^]]+)\]", (REPOSITORY / "CHANGELOG.md").read_text(), re.M)
+    assert headings[:2] == ["Unreleased", pyspark_ledger.__version__]
+
+
+def test_everything_that_is_installed_is_pinned():
+    extras = PROJECT["project"]["optional-dependencies"]
+    wanted = [
+        *PROJECT["project"]["dependencies"],
+        *(name for extra in extras if extra != "proto" for name in extras[extra]),
+    ]
+    lines = (REPOSITORY / "requirements.lock").read_text().splitlines()
+    pinned = {plain(line) for line in lines if "==" in line}
+    assert {plain(name) for name in wanted} - pinned == {"pyspark-ledger"}
+
+
+def test_the_demo_needs_no_test_tools():
+    assert recipe("demo") == ["@$(PY) -m examples.demo"]
+    assert re.search(r"^demo: java \$\(VENV\)/\.demo ", MAKEFILE, re.M)
+    assert "@$(PIP) -e '.[spark]'" in recipe(r"\$\(VENV\)/\.demo")
+
+
+def test_java_is_not_installed_before_it_was_said():
+    lines = recipe("java")
+    said = next(number for number, line in enumerate(lines) if "about to be installed" in line)
+    installed = next(number for number, line in enumerate(lines) if line.startswith("apt-get"))
+    assert said < installed
+
+
+# -- the workflow: it cannot be run here, but read -----------------------------------------------------------------
+
+
+def steps(job: str) -> list[dict]:
+    return JOBS[job]["steps"]
+
+
+def commands(job: str) -> list[str]:
+    return [step["run"] for step in steps(job) if "run" in step]
+
+
+def test_the_workflow_has_the_jobs_that_it_must_have():
+    assert JOBS.keys() == {"lint", "core", "spark", "coverage", "soak"}
+    assert WORKFLOW["permissions"] == {"contents": "read"}
+    assert {"push", "pull_request", "schedule"} <= WORKFLOW[True].keys()  # YAML takes the word "on" for true
+    assert JOBS["soak"]["env"] == {"HYPOTHESIS_PROFILE": "search"}
+    assert "schedule" in JOBS["soak"]["if"]
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_does_what_the_makefile_does(job):
+    assert commands(job)[-1] == f"make {job}"
+    assert recipe(job)
+    assert JOBS[job]["timeout-minutes"] <= 240
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_actions_are_pinned_by_major_version(job):
+    used = [step["uses"] for step in steps(job) if "uses" in step]
+    assert [re.sub(r"@v\d+$", "", action) for action in used] == [
+        "actions/checkout",
+        "actions/setup-python",
+        "actions/setup-java",
+    ]
+
+
+def test_what_the_workflow_tries_is_what_the_package_claims():
+    core, spark = (JOBS[job]["strategy"]["matrix"] for job in ("core", "spark"))
+    claimed = [name.rpartition(" ")[2] for name in PROJECT["project"]["classifiers"] if ":: Python :: 3." in name]
+    assert core["python"] == claimed
+    assert PROJECT["project"]["requires-python"] == f">={claimed[0]}"
+    assert [os["os"].partition("-")[0] for os in core["include"]] == ["macos"]
+    low, high = re.search(
+        r"pyspark>=4\.(\d+),<4\.(\d+)", str(PROJECT["project"]["optional-dependencies"]["spark"])
+    ).groups()
+    assert spark["spark"] == [f"4.{minor}" for minor in range(int(low), int(high))]
+
+
+def test_the_hooks_are_the_commands_of_make_lint():
+    (local,) = HOOKS["repos"]
+    assert local["repo"] == "local"
+    assert [hook["entry"] for hook in local["hooks"]] == [line.replace("$(VENV)", ".venv") for line in recipe("lint")]
+    assert {hook["pass_filenames"] for hook in local["hooks"]} == {False}
