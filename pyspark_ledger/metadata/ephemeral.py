@@ -164,9 +164,11 @@ class Ephemeral(Generic[R]):
     # -- after a lost session ----------------------------------------------------------------------------------
 
     def keep(self) -> None:
-        """From now on it is made again when a session was lost."""
+        """From now on it is recreated when a session was lost. Looked after only when it has stood for a while: most
+        resets are over before that, and a session does not end sooner either."""
         self.forget()
-        self._keeping = self._metadata.chores.add(f"keeping {self._what}", self._look)
+        after_s = self._metadata.session_timeout_s / 5
+        self._keeping = self._metadata.chores.add(f"keeping {self._what}", self._look, after_s)
 
     def forget(self) -> None:
         """It is nobody's business here any more."""

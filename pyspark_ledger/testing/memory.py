@@ -312,7 +312,7 @@ class MemoryMetadata(Metadata):
 
     @property
     def chores(self) -> Chores:
-        """Done when a test calls ``chores.run_due()``: here everything happens in the order of calls."""
+        """Done when a test calls ``chores.run_all()``: here everything happens in the order of calls."""
         return self._chores
 
     @property

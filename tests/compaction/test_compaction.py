@@ -178,7 +178,7 @@ def test_a_compaction_that_failed_leaves_no_lock_I16(tmp_path, monkeypatch):
         monkeypatch.setattr(compaction, "write", write)
         metadata.down = False
         if retry == "by another":
-            metadata.chores.run_due()
+            metadata.chores.run_all()
         assert compact(log if retry == "by the same process" else world.log()) is not None
         world.put(log, ("a", 2))
 
@@ -227,7 +227,7 @@ def test_a_pin_that_went_with_its_session_is_made_again(tmp_path):
     pin.move(0, Position(0, 1, 0))
     reader.metadata.expire()
     assert pins() == []
-    reader.metadata.chores.run_due()  # in the background: the reader itself is busy
+    reader.metadata.chores.run_all()  # in the background: the reader itself is busy
     assert pins() == [Position(0, 1, 0)]
     pin.move(0, Position(0, 3, 0))  # not worth a request
     assert pins() == [Position(0, 1, 0)]

@@ -104,7 +104,7 @@ def test_the_flag_of_a_reset_that_failed_is_cleared_in_the_background_I16(world)
     metadata, _ = fail_in_the_middle(world)
     with pytest.raises(CursorUnderRevision):
         outside(world).reset("latest")
-    metadata.chores.run_due()
+    metadata.chores.run_all()
     assert outside(world).stats().revising_seconds is None
     assert outside(world).reset("latest").revision == 1
 
@@ -117,7 +117,7 @@ def test_an_owner_that_could_not_say_goodbye_does_so_in_the_background_I16(world
     owner.detach()
     assert outside(world).stats().owner
     metadata.down = False
-    metadata.chores.run_due()
+    metadata.chores.run_all()
     assert outside(world).stats().owner == ""
 
 
@@ -127,7 +127,7 @@ def test_an_attachment_that_failed_leaves_no_owner_I16(world):
     with pytest.raises(LedgerError):
         Attachment(CursorNode(process(world, metadata), "s")).attach()
     metadata.down = False
-    metadata.chores.run_due()
+    metadata.chores.run_all()
     assert outside(world).stats().owner == ""
 
 

@@ -60,14 +60,14 @@ def test_a_create_whose_answer_was_lost_is_found_out_I14(server, fault):
 def test_after_a_lost_session_it_is_made_again_while_its_holder_is_busy_elsewhere(server):
     metadata = MemoryMetadata(server)
     lock(metadata).take()
-    metadata.chores.run_due()
+    metadata.chores.run_all()
     metadata.expire()
     assert holder(server) is None
-    metadata.chores.run_due()
+    metadata.chores.run_all()
     assert holder(server) == "a"
-    metadata.chores.run_due()
+    metadata.chores.run_all()
     metadata.expire()  # and again: the new node is watched too
-    metadata.chores.run_due()
+    metadata.chores.run_all()
     assert holder(server) == "a"
 
 
@@ -76,7 +76,7 @@ def test_after_a_lost_session_it_is_not_taken_back_from_a_successor_I6(server):
     lock(metadata, "a").take()
     metadata.expire()
     assert lock(MemoryMetadata(server), "b").take() is None
-    metadata.chores.run_due()
+    metadata.chores.run_all()
     assert holder(server) == "b"
 
 
@@ -85,7 +85,7 @@ def test_a_node_of_an_old_session_of_ours_is_not_trusted_because_it_goes_with_th
     lock(old).take()
     mine = lock(new)
     mine.keep()  # the same holder, in a client that replaced the old one
-    new.chores.run_due()
+    new.chores.run_all()
     old.close()
     assert holder(server) == "a"
 
@@ -98,11 +98,11 @@ def test_a_removal_that_fails_is_retried_until_it_works_I16(server):
     metadata.down = True
     held.release()
     clock.sleep(60)
-    metadata.chores.run_due()
+    metadata.chores.run_all()
     assert holder(server) == "a"
     metadata.down = False
     clock.sleep(60)
-    metadata.chores.run_due()
+    metadata.chores.run_all()
     assert holder(server) is None
 
 
@@ -126,11 +126,11 @@ def test_a_create_that_arrives_after_its_call_has_given_up_is_removed_I16(server
     with pytest.raises(OutcomeUnknown):
         lock(metadata, clock=clock).take()
     metadata.down = False
-    metadata.chores.run_due()
+    metadata.chores.run_all()
     server.deliver_delayed()
     assert holder(server) == "a"
     clock.sleep(2)
-    metadata.chores.run_due()
+    metadata.chores.run_all()
     assert holder(server) is None
 
 
@@ -139,9 +139,9 @@ def test_a_pin_is_moved_and_made_again_where_it_was_moved_to(server):
     pin = Ephemeral(metadata, Limits(), SeededClock(), key, Pin(Position(0, 0, 0)), "a pin")
     pin.take()
     pin.put(Pin(Position(0, 5, 0)))
-    metadata.chores.run_due()
+    metadata.chores.run_all()
     metadata.expire()
-    metadata.chores.run_due()
+    metadata.chores.run_all()
     assert MemoryMetadata(server).read(key).record.position == Position(0, 5, 0)
 
 
