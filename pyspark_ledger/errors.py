@@ -10,7 +10,21 @@ from typing import ClassVar
 
 
 class LedgerError(Exception):
-    """The root of all errors of this package."""
+    """The root of all errors of this package. Catch a kind to handle it, or this class for all of them.
+
+    Attributes:
+        message: what happened and what to do, in words.
+        code: a stable name for it. Each kind has one of its own, and many errors have a more precise one.
+        default_code: the kind's own code.
+
+    >>> try:
+    ...     client.topic("oders")
+    ... except NotFound as error:
+    ...     print(error)
+    ...     print(error.code)
+    [LEDGER_TOPIC_NOT_FOUND] there is no topic 'oders' in this namespace: did you mean 'orders'?
+    LEDGER_TOPIC_NOT_FOUND
+    """
 
     default_code: ClassVar[str] = "LEDGER_ERROR"
 
@@ -24,54 +38,56 @@ class LedgerError(Exception):
 
 
 class InvalidInput(LedgerError):
-    """Mend the option, the name, the schema or the record; nothing was changed."""
+    """An option, a name, a schema or a record is wrong: correct it. Nothing was changed."""
 
     default_code = "LEDGER_INVALID_INPUT"
 
 
 class NotFound(LedgerError):
-    """Create it first, or mend the name."""
+    """A topic, a subscription or the like does not exist: create it first, or correct the name."""
 
     default_code = "LEDGER_NOT_FOUND"
 
 
 class Conflict(LedgerError):
-    """Somebody else was faster: read again and retry."""
+    """Somebody else was faster, or uses the same thing: the message says whether to try again or what to change first.
+    Nothing was changed."""
 
     default_code = "LEDGER_CONFLICT"
 
 
 class Fenced(LedgerError):
-    """A newer writer or reader has taken over: stop. Nothing was changed."""
+    """A newer writer or reader has taken over: this one must stop. Nothing was changed."""
 
     default_code = "LEDGER_FENCED"
 
 
 class CursorUnderRevision(LedgerError):
-    """Somebody is resetting the cursor at this moment: try again."""
+    """Somebody is resetting the subscription at this moment: try again. Nothing was changed."""
 
     default_code = "LEDGER_CURSOR_UNDER_REVISION"
 
 
 class DataLoss(LedgerError):
-    """Something that was in the log is no longer there."""
+    """Something that was in the log is no longer there. Decide how to go on; the message names the ways."""
 
     default_code = "LEDGER_DATA_LOSS"
 
 
 class CorruptData(LedgerError):
-    """A file or a node is not what was written: restore it from a copy."""
+    """A file or a ZooKeeper node is missing or is not what was written: restore it from a copy."""
 
     default_code = "LEDGER_CORRUPT_DATA"
 
 
 class OutcomeUnknown(LedgerError):
-    """A change was sent and its answer never came. Resolve it, never guess."""
+    """A change was sent and its answer never came, so it may or may not have happened. Repeat it in a way that is safe
+    in both cases: with the same sequence ids, tokens or operation id."""
 
     default_code = "LEDGER_OUTCOME_UNKNOWN"
 
 
 class Unavailable(LedgerError):
-    """ZooKeeper or the storage does not answer: retry later. Nothing was changed."""
+    """ZooKeeper or the storage does not answer: try again later. Nothing was changed."""
 
     default_code = "LEDGER_UNAVAILABLE"

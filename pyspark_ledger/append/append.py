@@ -30,14 +30,23 @@ STAGED_TOO_LONG_AGO = "LEDGER_STAGED_TOO_LONG_AGO"
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """Where the batch is in the log. For a duplicate, nothing was added."""
+    """What an append did.
+
+    Attributes:
+        start: the position of the first record; of a duplicate, the end of the log.
+        records: how many records were added.
+        duplicate: True if the log had all of the batch before, so that nothing was added.
+        publish_ms: the publish time, in milliseconds since 1970; of a duplicate, that of the last commit.
+        dropped: how many records were left out because the log had them before.
+        entries: the entries that were added, with masks for the records that were left out.
+    """
 
     start: Position
     records: int
     duplicate: bool
     publish_ms: int
-    dropped: int = 0  # records that were in the log already
-    entries: tuple[Entry, ...] = ()  # as they were added, with their masks
+    dropped: int = 0
+    entries: tuple[Entry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Writes records from Python: one flush, one entry, one commit."""
+"""Writing from Python: every flush is one commit with one entry."""
 
 from __future__ import annotations
 
@@ -29,7 +29,13 @@ COMPRESSIONS: dict[str, str | None] = {"lz4": "lz4", "zstd": "zstd", "none": Non
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What became of a record: where it is, or that it was in the log already."""
+    """Where a record is in the log, or that it was there before.
+
+    Attributes:
+        sequence_id: the record's sequence id; None if its producer does not number records.
+        position: where the record is; None if it is a duplicate.
+        duplicate: True if the log had a record with this sequence id before, so that nothing was added.
+    """
 
     sequence_id: int | None
     position: Position | None
@@ -37,18 +43,36 @@ class Sent:
 
 
 class Receipt:
-    """Says where one record is, once it was flushed; :meth:`result` flushes if that has not happened yet."""
+    """What :meth:`Producer.send` returns for a record that is not in the log yet. After the flush it says where the
+    record is.
 
-    __slots__ = ("_producer", "_sent", "sequence_id")
+    >>> with client.producer("orders") as producer:
+    ...     receipt = producer.send({"order_id": 4, "amount": 1.0})
+    ...     receipt.done()
+    ...     receipt.result()
+    False
+    Sent(sequence_id=None, position=Position(ledger=0, entry=1, index=0), duplicate=False)
+    """
+
+    __slots__ = ("_producer", "_sent", "_sequence_id")
 
     def __init__(self, producer: Producer, sequence_id: int | None, sent: Sent | None = None) -> None:
-        self._producer, self.sequence_id, self._sent = producer, sequence_id, sent
+        self._producer, self._sequence_id, self._sent = producer, sequence_id, sent
+
+    @property
+    def sequence_id(self) -> int | None:
+        """The record's sequence id; None if its producer does not number records."""
+        return self._sequence_id
 
     def done(self) -> bool:
+        """Whether the record is known to be in the log. Does not wait."""
         return self._sent is not None
 
     def result(self) -> Sent:
-        """Returns when the record is in the log; raises what the flush raises, and may then be asked again."""
+        """Where the record is; flushes the producer first if the record is not in the log yet.
+
+        Raises what :meth:`Producer.flush` raises, and may be called again after that; InvalidInput
+        (LEDGER_DISCARDED) if :meth:`Producer.discard` has dropped the record."""
         if self._sent is None:
             self._producer.flush()
         if self._sent is None:
@@ -60,26 +84,39 @@ class Receipt:
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """Records that were sent and are not confirmed, in the order in which they were sent."""
+class _Unconfirmed:
+    """Records that were sent and are not known to be in the log, in the order in which they were sent."""
 
     records: list[Mapping[str, Any]] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
     bytes: int = 0
     arrow: list[pa.RecordBatch] = field(default_factory=list)  # instead of records
-    tried: bool = False  # a flush failed: some of it may be in the log
+    tried: bool = False  # a flush failed with an unknown outcome: the records may be in the log
 
 
 class Producer:
-    """Gathers records and appends them at :meth:`flush`, at :meth:`close`, and whenever 10,000 or about 16 MB of them
-    are waiting. For one thread at a time.
+    """Writes records to a topic, many in one commit. Made by ``client.producer(topic, name)``.
 
-    Everything sent before a flush returns is in the log, once; what was sent after the last flush is not yet. A
-    producer with a name, or whose records bring their own sequence ids, is deduplicated: a flush that failed may be
-    repeated, by this process or by its successor, and adds nothing twice.
+    Records are gathered, and appended by :meth:`flush`, by :meth:`close`, and whenever 10,000 of them or about 16 MB
+    are waiting. When a flush has returned, everything sent before it is in the log, once.
 
-    Two ids tell what has become of a record (PIP-6): at or below ``last_sequence_id`` it is in the log; above that and
-    not above the last one sent it is under way, and a flush finds out; above both it is new.
+    A producer with a name, or whose records bring their own sequence ids, is deduplicated: a flush that failed may be
+    repeated, by this process or by its successor with the same name, and adds nothing twice. Sequence ids say what
+    happened to a record (PIP-6): up to ``last_sequence_id`` it is in the log; from there to the last one sent it may
+    be, and the next flush finds out.
+
+    It is for one thread at a time. Use it with ``with``: the end of the block flushes, unless an exception ended it.
+
+    >>> with client.producer("orders", name="web") as producer:
+    ...     first = producer.send({"order_id": 4, "amount": 12.0})
+    ...     second = producer.send({"order_id": 5, "amount": 3.5})
+    >>> second.result()
+    Sent(sequence_id=1, position=Position(ledger=0, entry=1, index=1), duplicate=False)
+
+    After a crash, a producer with the same name continues where the last one stopped:
+
+    >>> client.producer("orders", name="web").last_sequence_id
+    1
     """
 
     def __init__(
@@ -96,19 +133,19 @@ class Producer:
         if name is not None and not name.strip():
             raise InvalidInput("the producer's name is empty", "LEDGER_INVALID_NAME")
         self._log = log
-        self.name = name or f"producer-{log.clock.new_id().hex()}"
+        self._name = name or f"producer-{log.clock.new_id().hex()}"
         self._compression = COMPRESSIONS[compression]
         self._mints = mint_tokens
         self._numbered = name is not None or initial_sequence_id is not None
         self._explicit: bool | None = None  # whether the application brings ids: decided by the first record
-        self._persisted: int | None = self._recover() if self._numbered else None
-        self._pushed = self._start_at(initial_sequence_id)
-        self._waiting = _Waiting()
+        self._persisted: int | None = self._recover() if self._numbered else None  # the last id known to be in the log
+        self._pushed = self._start_at(initial_sequence_id)  # the last id that was sent
+        self._waiting = _Unconfirmed()
         self._in_doubt: LedgerError | None = None
         self._closed = False
 
     def _recover(self) -> int | None:
-        """The last id in the log, from the dedup state: what a producer needs to go on after a crash."""
+        """The last id of this producer in the log: where it goes on after a crash."""
         self._log.refresh(sync=True)
         view, producers = self._log.producers()
         check_deduplicates(self._log, view)
@@ -127,15 +164,28 @@ class Producer:
         return initial - 1
 
     @property
+    def name(self) -> str:
+        """The producer's name: as given, or a unique one."""
+        return self._name
+
+    @property
     def last_sequence_id(self) -> int | None:
-        """The highest id of this producer that is known to be in the log; None if there is none."""
+        """The highest sequence id of this producer that is known to be in the log; None if there is none, or if it
+        does not number records."""
         return self._persisted
 
     # -- sending -------------------------------------------------------------------------------------------
 
     def send(self, record: Mapping[str, Any], sequence_id: int | None = None) -> Receipt:
-        """Takes one record, as column -> value; a column that is left out is null. Ids must rise, holes are fine; all
-        records have one, or none."""
+        """Takes one record, to be written by the next flush, and returns a :class:`Receipt`.
+
+        ``record`` is a mapping of columns to values; a column that is left out is null. ``sequence_id`` is the
+        record's number in its source, such as an offset in a file: ids must rise, gaps are fine, and either all records
+        of a producer bring one or none. A record whose id is in the log already is recognised as a duplicate.
+
+        Raises InvalidInput if the record has a column that the topic has not, if the id is not above the last one
+        (LEDGER_SEQUENCE_BEHIND), or if the producer is closed; and what :meth:`flush` raises, if it is time for
+        one."""
         self._check_open()
         schemas.check_columns(self._schema(), record, self._log.topic.name)
         self._check_mode(sequence_id)
@@ -167,7 +217,16 @@ class Producer:
         )
 
     def send_batch(self, batch: pa.RecordBatch | pa.Table) -> AppendResult:
-        """Appends Arrow data at once, in one commit, after what is waiting. If it raises, the data is waiting too."""
+        """Appends an Arrow batch or table at once, in one commit, after the records that are waiting. Returns where it
+        is: an :class:`~pyspark_ledger.append.append.AppendResult`.
+
+        >>> with client.producer("orders") as producer:
+        ...     done = producer.send_batch(pa.table({"order_id": [4, 5], "amount": [1.0, 2.0]}))
+        >>> str(done.start), done.records
+        ('0:1:0', 2)
+
+        Raises InvalidInput if the data has no rows, does not fit the topic's schema, or the producer takes sequence ids
+        with each record; and what :meth:`flush` raises: then the data is waiting for the next flush."""
         self._check_open()
         self._check_mode(None)
         self.flush()
@@ -182,8 +241,13 @@ class Producer:
         return appended
 
     def flush(self) -> AppendResult | None:
-        """Returns when everything sent so far is in the log; None if there was nothing to do. If it raises, what was
-        sent is still waiting: flush again, or :meth:`discard` it."""
+        """Returns when everything sent so far is in the log. The result says where; None if nothing was waiting.
+
+        If it raises, the records are still waiting: flush again, or :meth:`discard` them. Raises InvalidInput if a
+        record does not fit the topic's schema; Fenced (LEDGER_PRODUCER_FENCED) if another producer writes with this
+        name; Unavailable if ZooKeeper or the storage does not answer; OutcomeUnknown if the records may or may not be
+        in the log. After that, a producer that numbers records may flush again; one that does not refuses, because the
+        records could then be in the log twice."""
         self._check_open()
         if self._in_doubt is not None:
             raise self._in_doubt
@@ -192,12 +256,12 @@ class Producer:
             return None
         batches = waiting.arrow or [schemas.from_records(waiting.records, self._schema(), self._log.topic.name)]
         appended = self._append(batches, self._ids(waiting))
-        self._waiting = _Waiting()
+        self._waiting = _Unconfirmed()
         self._persisted = self._pushed
         _confirm(waiting.receipts, appended)
         return appended
 
-    def _ids(self, waiting: _Waiting) -> pa.Array | None:
+    def _ids(self, waiting: _Unconfirmed) -> pa.Array | None:
         if not self._numbered:
             return None
         if waiting.arrow:
@@ -209,19 +273,23 @@ class Producer:
         return 0 if self._pushed is None else self._pushed + 1
 
     def discard(self) -> None:
-        """Forgets what was sent and not flushed: the way on after a record that does not fit. What a failed flush
-        left in doubt may be in the log all the same; its ids tell when it is sent again."""
-        self._waiting = _Waiting()
+        """Forgets the records that are waiting: the way to go on after a record that does not fit.
+
+        Records of a flush with an unknown outcome may be in the log all the same. If they have sequence ids and are
+        sent again, they are recognised."""
+        self._waiting = _Unconfirmed()
         self._in_doubt = None
         if self._numbered:
             self._persisted = self._pushed = self._recover()
 
     def close(self) -> None:
+        """Flushes, and refuses further records. Raises what :meth:`flush` raises, and then the producer stays open.
+        Closing twice is fine."""
         if not self._closed:
             self.flush()
             self._closed = True
 
-    # -- behind it -----------------------------------------------------------------------------------------
+    # -- appending -----------------------------------------------------------------------------------------
 
     def _append(self, batches: list[pa.RecordBatch], ids: pa.Array | None) -> AppendResult:
         target = self._target(batches[0].schema)
@@ -232,7 +300,7 @@ class Producer:
                 self._waiting.tried = True
                 if self._numbered:
                     raise
-                # Sent again, it could be in the log twice.
+                # Sending it again could put it into the log twice.
                 self._in_doubt = OutcomeUnknown(
                     f"{error.message}. Nobody can tell a second copy from the first, because this producer has no "
                     "name: give producers a name to make retries safe, or discard() and go on",
@@ -308,7 +376,7 @@ class Producer:
 
 
 def _confirm(receipts: list[Receipt], appended: AppendResult) -> None:
-    """Says for every record of a flush where it is. Its entry is the only one of its commit, if there is a commit."""
+    """Tells every receipt of a flush where its record is. A flush is at most one commit with one entry."""
     kept = None
     if appended.dropped:
         entry = next(iter(appended.entries), None)

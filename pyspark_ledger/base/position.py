@@ -12,9 +12,20 @@ _SPELLING = re.compile(r"(\d{1,18}):(\d{1,18}):(\d{1,18})")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """``L:E:I``. As an offset it is the *next* position to read, so intervals are half open.
+    """Where a record is in a topic, written ``ledger:entry:index``. Positions are ordered as the records are.
 
-    Every position has one spelling: after the last record of an entry comes ``L:E+1:0``.
+    As the start or end of a read it is the *next* position to read, so an end is exclusive. After the last record of
+    an entry comes the first of the next one: ``3:17:99`` is followed by ``3:18:0``.
+
+    Attributes:
+        ledger: which part of the log; ledgers are numbered from 0.
+        entry: which entry of the ledger: the records that one task or one flush wrote.
+        index: which row of the entry.
+
+    >>> Position.parse("3:17:0") < Position(3, 18, 0)
+    True
+    >>> str(Position(3, 18, 0))
+    '3:18:0'
     """
 
     ledger: int
@@ -26,6 +37,7 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
+        """The position that a text such as ``3:17:0`` names. Raises InvalidInput if it names none."""
         match = _SPELLING.fullmatch(text.strip()) if isinstance(text, str) else None
         if match is None:
             raise InvalidInput(

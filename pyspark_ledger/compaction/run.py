@@ -127,17 +127,29 @@ def _publish(log: Log, generation: Generation, files: list[FileRef]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CompactionStats:
-    """What is known of a topic's compaction."""
+    """A topic's newest compacted generation, and the run that is under way. Times are milliseconds since 1970.
 
-    generation: int  # 0: the first run has not finished
+    Attributes:
+        generation: the number of the newest generation; 0 while the first run has not finished.
+        horizon: everything before this position was compacted.
+        records: records in the generation, tombstones that are kept included.
+        records_before: records of the topic before the horizon.
+        bytes: size of the generation's files.
+        started_ms: when its run started.
+        finished_ms: when it was published.
+        backlog_records: records written after the horizon.
+        running_since_ms: since when a compaction is running; None if there is none.
+    """
+
+    generation: int
     horizon: Position
     records: int
     records_before: int
     bytes: int
     started_ms: int
     finished_ms: int
-    backlog_records: int  # written since
-    running_since_ms: int | None  # of a run that has not finished
+    backlog_records: int
+    running_since_ms: int | None
 
 
 def stats(log: Log) -> CompactionStats | None:

@@ -1,7 +1,7 @@
-"""Follows a subscription from Python: receive, acknowledge, ask for it again.
+"""Following a subscription from Python: receive records, acknowledge them, have them redelivered.
 
-Every read carries the epoch and the revision under which it was begun. What comes back under a smaller epoch (PIP-84)
-or another revision (PIP-269) is thrown away, whether it read on or read again: it would be delivered out of order.
+Every read carries the epoch and the revision under which it began. If the epoch is greater (PIP-84) or the revision is
+another (PIP-269) when the read comes back, its records are thrown away: they would be delivered out of order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,13 @@ PERSIST_ACKS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Message(Record):
-    """A record as it was delivered: its ordinal in the topic, and the epoch and revision under which it was read."""
+    """A record that was delivered to a :class:`Consumer`.
+
+    Attributes:
+        ordinal: how many records of the topic are before it.
+        epoch: under which epoch it was read; redeliveries and new consumers raise it.
+        revision: under which revision it was read; resets of the subscription raise it.
+    """
 
     ordinal: int
     epoch: int
@@ -44,11 +50,11 @@ class Message(Record):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A read that has begun: what it reads, and what was true then."""
+    """A read that has begun, with the epoch and the revision of that moment."""
 
     epoch: int
     revision: int
-    ordinals: Runs | None  # those to read again; None: read on
+    ordinals: Runs | None  # records to deliver again; None: the next records, from the two that follow
     start: Position
     ordinal: int
 
@@ -61,10 +67,24 @@ class Fetched:
 
 
 class Consumer:
-    """One owner of a subscription. Delivery is at least once: what was not acknowledged comes again after a crash.
+    """Receives the records of a subscription. Made by ``client.consumer(topic, subscription)``.
 
-    Acknowledgements are written at the latest after a second or a thousand of them, by the next call of
-    :meth:`receive` or :meth:`acknowledge`, and by :meth:`flush` and :meth:`close`.
+    Delivery is at least once: a record that was not acknowledged is delivered again after a crash. One consumer at a
+    time owns a subscription; if another takes over, because this one lost its ZooKeeper session, every call raises
+    Fenced.
+
+    Acknowledgements are kept in memory and written after a second or a thousand of them, by the next call of
+    :meth:`receive` or :meth:`acknowledge`; and by :meth:`flush` and :meth:`close`.
+
+    >>> with client.consumer("orders", "billing") as consumer:
+    ...     while (message := consumer.receive(timeout_s=0.1)) is not None:
+    ...         print(message.ordinal, message["order_id"])
+    ...         assert consumer.acknowledge(message)
+    0 1
+    1 2
+    2 3
+
+    Iterating over a consumer receives without a time-out, for ever.
     """
 
     def __init__(
@@ -80,19 +100,21 @@ class Consumer:
         self._epoch = self._revision = -1
         self._mark = self._unwritten = 0
         self._acks = Runs()
-        self._fresh: set[int] = set()  # acknowledged since, and merged only now and then: there may be many gaps
+        self._fresh: set[int] = (
+            set()
+        )  # acknowledged, and not yet merged into _acks, which takes long if it has many gaps
         self._adopt(self._attachment.attach())
 
     def _adopt(self, cursor: Cursor) -> None:
-        """Goes on where the cursor says: after attaching, a reset, a redelivery."""
+        """Continues from the cursor's position: after attaching, a reset or a redelivery."""
         with self._lock:
             acks = self._node.acks(cursor)
-            if cursor.revision == self._revision:  # what was acknowledged and not written yet still holds
+            if cursor.revision == self._revision:  # acknowledgements that are not written yet still count
                 acks |= ((0, self._mark), *self._acks, *_runs(self._fresh))
             else:
                 self._unwritten = 0
             self._fresh = set()
-            self._epoch, self._revision = cursor.epoch, cursor.revision  # first: what is under way is outdated
+            self._epoch, self._revision = cursor.epoch, cursor.revision  # first: reads under way are outdated
             self._queue: deque[Message] = deque()
             self._replay = Runs()
             self._mark = acks.next_missing(cursor.ordinal)
@@ -103,7 +125,10 @@ class Consumer:
     # -- receiving -----------------------------------------------------------------------------------------
 
     def receive(self, timeout_s: float | None = None) -> Message | None:
-        """The next record; None if none came in time. Without a time-out it waits."""
+        """The next record; None if none came within ``timeout_s`` seconds. Without a time-out it waits for ever.
+
+        Raises Fenced if another consumer or query has taken over the subscription; InvalidInput if this one is closed;
+        Unavailable if ZooKeeper or the storage does not answer."""
         deadline = None if timeout_s is None else Deadline(self._log.clock, timeout_s)
         while True:
             self._follow()
@@ -181,7 +206,7 @@ class Consumer:
             if read.epoch < self._epoch or read.revision != self._revision or self._node.current(POLL_S).reviser:
                 logger.info("subscription=%s: a read of epoch %d is outdated", self._node.name, read.epoch)
                 if read.ordinals is not None and read.revision == self._revision and read.epoch == self._epoch:
-                    self._replay |= read.ordinals  # the cursor is being moved: perhaps it stays
+                    self._replay |= read.ordinals  # the reset that is under way may still fail: deliver them then
                 return False
             self._queue.extend(fetched.messages)
             if read.ordinals is None:
@@ -191,12 +216,17 @@ class Consumer:
     # -- acknowledging -------------------------------------------------------------------------------------
 
     def acknowledge(self, message: Message) -> bool:
-        """One record is done. False if the cursor has been reset since it was read: then it is not, and comes again if
-        it lies after the new position. A reset that comes before the acknowledgement is written drops it too."""
+        """Says that a record was handled, so that it is not delivered again.
+
+        Returns False if the subscription was reset since the record was read. Then this has no effect, and the record
+        is delivered again if it lies after the new position. A reset that comes before the acknowledgement is written
+        cancels it in the same way.
+
+        Raises what :meth:`receive` raises, and what :meth:`flush` raises if it is time to write."""
         return self._acknowledge(message, cumulative=False)
 
     def acknowledge_cumulative(self, message: Message) -> bool:
-        """This record and everything before it is done."""
+        """Says that a record and everything before it was handled. Otherwise as :meth:`acknowledge`."""
         return self._acknowledge(message, cumulative=True)
 
     def _acknowledge(self, message: Message, *, cumulative: bool) -> bool:
@@ -214,20 +244,37 @@ class Consumer:
             return True
 
     def negative_acknowledge(self, message: Message) -> None:
-        """The record could not be handled: it is delivered again soon."""
+        """Says that a record could not be handled: it is delivered again by one of the next calls of :meth:`receive`.
+        Raises what :meth:`receive` raises."""
         self._follow()
         with self._lock:
             if message.revision == self._revision and not self._is_done(message):
                 self._replay |= ((message.ordinal, message.ordinal + 1),)
 
     def redeliver_unacknowledged(self) -> None:
-        """Everything that was received and not acknowledged is delivered again, in order, before anything new."""
+        """Delivers everything that was received and not acknowledged again, in order, before anything new. The messages
+        have a greater epoch then.
+
+        Raises what :meth:`flush` raises, and CursorUnderRevision if somebody resets the subscription right now.
+
+        >>> with client.consumer("orders", "shipping") as consumer:
+        ...     first = consumer.receive()
+        ...     consumer.redeliver_unacknowledged()
+        ...     again = consumer.receive()
+        >>> first.position == again.position, first.epoch < again.epoch
+        (True, True)
+        """
         self._check_open()
         self.flush()
         self._adopt(self._attachment.change(_next_epoch))
 
     def flush(self) -> None:
-        """Writes what was acknowledged."""
+        """Writes acknowledgements now. While somebody resets the subscription it does nothing: they are written later,
+        if they still count then.
+
+        Raises Fenced if another has taken over; InvalidInput (LEDGER_TOO_MANY_GAPS) if too many records before the
+        acknowledged ones are missing; Unavailable or OutcomeUnknown if ZooKeeper does not answer. The acknowledgements
+        are then written by the next flush."""
         with self._lock:
             done = self._acks | ((0, self._mark), *_runs(self._fresh))
             self._mark = done.next_missing(self._mark)
@@ -249,7 +296,7 @@ class Consumer:
         except LedgerError as error:
             with self._lock:
                 self._unwritten += writing
-            if not isinstance(error, CursorUnderRevision):  # else later, if it still means anything then
+            if not isinstance(error, CursorUnderRevision):
                 raise
             return
         self._written_at = self._log.clock.monotonic()
@@ -260,8 +307,10 @@ class Consumer:
             )  # fmt: skip
 
     def close(self) -> None:
-        """Writes what was acknowledged and lets the subscription go, which it does even if the writing fails: what
-        could not be written is delivered again."""
+        """Writes acknowledgements and releases the subscription for others. Closing twice is fine.
+
+        Raises what :meth:`flush` raises. The subscription is released even then, and the records whose acknowledgements
+        could not be written are delivered again."""
         if not self._closed:
             try:
                 self.flush()

@@ -20,10 +20,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ResetResult:
-    """What a reset did, or a skip, a rewind, a redelivery: where the cursor is now.
+    """Where a subscription is after a reset, a skip, a rewind or a redelivery.
 
-    ``exact`` is False only after a reset to a position that has no record (masked, or past the end): the cursor is then
-    at the next valid one."""
+    Attributes:
+        position: its position, the next one to acknowledge.
+        revision: its revision, which each of these raises by one.
+        exact: False only after a reset to a position that has no record (a masked row, or past the end): then the
+            subscription is at the next position that has one, or at the end.
+    """
 
     position: Position
     revision: int
@@ -32,34 +36,71 @@ class ResetResult:
 
 @dataclass(frozen=True, slots=True)
 class ResetPreview:
-    """What a reset would do. ``exact`` is as in :class:`ResetResult`."""
+    """What a reset would do.
 
-    current: Position  # where the cursor is
-    position: Position  # where it would be
+    Attributes:
+        current: the subscription's position now.
+        position: its position after the reset.
+        exact: as in :class:`ResetResult`.
+        skipped_records: records that are not acknowledged, and would not be delivered any more.
+        repeated_records: records that are acknowledged, and would be delivered again.
+    """
+
+    current: Position
+    position: Position
     exact: bool
-    skipped_records: int  # not acknowledged, and nobody would get them
-    repeated_records: int  # acknowledged, and they would come again
+    skipped_records: int
+    repeated_records: int
 
 
 @dataclass(frozen=True, slots=True)
 class CursorStats:
-    """What anybody may see of a subscription."""
+    """The state of a subscription.
+
+    Attributes:
+        name: the subscription's name.
+        mark_delete: its position: everything before is acknowledged.
+        backlog_records: records that are not acknowledged.
+        backlog_bytes: stored bytes after the position.
+        backlog_seconds: age of the oldest record that is not acknowledged.
+        owner: who follows it; empty if nobody does.
+        epoch: how often somebody attached or had records redelivered.
+        revision: how often the position was reset.
+        revising_seconds: for how long a reset has been running; None if there is none.
+        individual_acks: records after the position that are acknowledged.
+        properties: numbers attached to the position.
+    """
 
     name: str
     mark_delete: Position
     backlog_records: int
     backlog_bytes: int
-    backlog_seconds: float  # age of the oldest record that is not acknowledged
-    owner: str  # empty: nobody is attached
+    backlog_seconds: float
+    owner: str
     epoch: int
-    revision: int  # position resets so far
-    revising_seconds: float | None  # since when one is running; None: none is
+    revision: int
+    revising_seconds: float | None
     individual_acks: int
     properties: Mapping[str, int]
 
 
 class CursorHandle:
-    """A subscription seen from outside: look at it and move it, also while a query or a consumer follows it."""
+    """A subscription seen from outside: look at it and move it, also while a query or a consumer follows it. Made by
+    ``client.cursor(topic, subscription)``.
+
+    Methods that move it raise NotFound (LEDGER_CURSOR_NOT_FOUND) if there is no such subscription, CursorUnderRevision
+    if somebody else resets it right now, and Unavailable or OutcomeUnknown if ZooKeeper does not answer. Those that
+    take an ``operation_id`` (16 bytes, such as ``uuid.uuid4().bytes``) can be repeated safely after any error: calls
+    with the same id are done once.
+
+    >>> cursor = client.create_cursor("orders", "billing")
+    >>> cursor.stats().backlog_records
+    3
+    >>> cursor.reset("latest")
+    ResetResult(position=Position(ledger=0, entry=1, index=0), revision=1, exact=True)
+    >>> cursor.stats().backlog_records
+    0
+    """
 
     def __init__(self, log: Log, name: str) -> None:
         self._log = log
@@ -67,17 +108,27 @@ class CursorHandle:
 
     @property
     def name(self) -> str:
+        """The subscription's name."""
         return self._node.name
 
     def reset(self, to: PlaceLike, *, discard_planned: bool = False, operation_id: bytes | None = None) -> ResetResult:
-        """Moves the subscription to ``earliest``, ``latest``, a position, or the first record published at or after a
-        time (a datetime or ISO 8601). Whoever follows it goes on from there: a query with its next batch.
+        """Moves the subscription to any place in the topic. Whoever follows it continues from there, a query with its
+        next batch.
 
-        A batch that Spark has logged is still read as it was planned. ``discard_planned`` voids such batches if they
-        have not finished: they read nothing, now and in every replay. It is the way past a record that makes a query
-        fail for ever, and not exactly-once for a query with state.
+        ``to`` is ``earliest``, ``latest``, a position, a time (a datetime or ISO 8601, for the first record published
+        at or after it), or a Spark offset's JSON.
 
-        With an ``operation_id`` of 16 bytes a repeated call is done once."""
+        A batch that Spark has logged is still read as it was planned. With ``discard_planned``, such batches read
+        nothing if they have not finished, now and in every replay. That is the way past a record that makes a query
+        fail again and again. It is not exactly-once for a query that keeps state.
+
+        Raises InvalidInput if ``to`` is not a place, or an offset of another topic; Fenced (LEDGER_REVISION_FENCED) if
+        another reset took over because this one seemed dead.
+
+        >>> cursor = client.create_cursor("orders", "shipping", start="latest")
+        >>> cursor.reset("0:0:1").position
+        Position(ledger=0, entry=0, index=1)
+        """
         place = self._destination(to)
         settled: Settled | None = None
 
@@ -91,17 +142,22 @@ class CursorHandle:
             return replace(moved, last_backward_revision=cursor.revision + 1, void_below=void_below, properties=())
 
         cursor = self._revise(move, operation_id)
-        if settled is None:  # an earlier call with this operation id did it
+        if settled is None:  # an earlier call with the same operation id has moved it
             settled = places.settle(self._log, self._log.refresh(sync=True), place)
         return ResetResult(cursor.mark_delete, cursor.revision, settled.exact)
 
     def preview(self, to: PlaceLike) -> ResetPreview:
-        """What :meth:`reset` to the same place would do now. Changes nothing."""
+        """Says what :meth:`reset` to the same place would do now. Changes nothing. Raises what :meth:`reset` raises
+        for a wrong place.
+
+        >>> client.create_cursor("orders", "audit", start="latest").preview("earliest").repeated_records
+        3
+        """
         place = self._destination(to)
         cursor, view = self._node.refresh(sync=True), self._log.refresh(sync=True)
         settled = places.settle(self._log, view, place)
         ordinal = scan.records_before(self._log, view, settled.position)
-        acks = self._node.acks(cursor)  # of records after the cursor's position; a reset drops them
+        acks = self._node.acks(cursor)  # after the cursor's position; a reset drops them
         acks_after = len(acks.since(ordinal))
         return ResetPreview(
             current=cursor.mark_delete,
@@ -117,7 +173,12 @@ class CursorHandle:
         return place
 
     def skip(self, records: int, *, operation_id: bytes | None = None) -> ResetResult:
-        """Acknowledges the next so many records that are not acknowledged. Never moves a running query back."""
+        """Acknowledges the next ``records`` records that are not acknowledged. A query that is ahead of that is not
+        moved back. Raises InvalidInput if ``records`` is not a whole number of at least 0.
+
+        >>> client.create_cursor("orders", "audit").skip(2).position
+        Position(ledger=0, entry=0, index=2)
+        """
         if type(records) is not int or records < 0:
             raise InvalidInput(f"cannot skip {records!r} records: give a whole number, 0 or more")
 
@@ -135,7 +196,7 @@ class CursorHandle:
         return ResetResult(cursor.mark_delete, cursor.revision)
 
     def clear_backlog(self, *, operation_id: bytes | None = None) -> ResetResult:
-        """Acknowledges everything that is in the topic now. Never moves a running query back."""
+        """Acknowledges everything that is in the topic now. A query that is ahead of that is not moved back."""
 
         def forward(cursor: Cursor) -> Cursor:
             return self._node.moved(cursor, self._log.refresh(sync=True).head.records)
@@ -144,12 +205,13 @@ class CursorHandle:
         return ResetResult(cursor.mark_delete, cursor.revision)
 
     def rewind(self, *, operation_id: bytes | None = None) -> ResetResult:
-        """Whoever follows the subscription reads everything again that is not acknowledged."""
+        """Makes whoever follows the subscription read everything again that is not acknowledged."""
         cursor = self._revise(lambda cursor: replace(cursor, last_backward_revision=cursor.revision + 1), operation_id)
         return ResetResult(cursor.mark_delete, cursor.revision)
 
     def redeliver(self, *, operation_id: bytes | None = None) -> ResetResult:
-        """As :meth:`rewind`, under a new epoch: the redelivered records can be told from the first delivery."""
+        """As :meth:`rewind`, and raises the epoch: a record that is delivered again has a greater epoch than the first
+        time."""
 
         def again(cursor: Cursor) -> Cursor:
             return replace(cursor, last_backward_revision=cursor.revision + 1, epoch=cursor.epoch + 1)
@@ -174,8 +236,20 @@ class CursorHandle:
         return revised
 
     def mark_delete(self, position: Position | str, properties: Mapping[str, int] | None = None) -> Position:
-        """Acknowledges everything before a position, and attaches properties to it. Forward only: going back is
-        :meth:`reset`."""
+        """Acknowledges everything before a position, and attaches numbers to it, which stay until the position
+        changes. Returns the position. Moves only forward; :meth:`reset` moves back.
+
+        ``position`` is a Position or a text such as ``3:17:0``; ``properties`` maps names to whole numbers of 64 bits.
+
+        Raises InvalidInput if the position is behind the subscription's (LEDGER_POSITION_BEHIND) or a property is not
+        valid; DataLoss (LEDGER_POSITION_PAST_END) if it is past the end of the topic.
+
+        >>> cursor = client.create_cursor("orders", "files")
+        >>> cursor.mark_delete("0:0:2", {"offset": 4711})
+        Position(ledger=0, entry=0, index=2)
+        >>> cursor.properties()
+        {'offset': 4711}
+        """
         wanted = position if isinstance(position, Position) else Position.parse(position)
         attached = _attached(properties or {})
 
@@ -200,10 +274,11 @@ class CursorHandle:
         return self._node.update(forward).mark_delete
 
     def properties(self) -> dict[str, int]:
-        """What is attached to the mark-delete position."""
+        """The numbers that :meth:`mark_delete` attached to the position."""
         return dict(self._node.refresh(sync=True).properties)
 
     def stats(self) -> CursorStats:
+        """The subscription's position, backlog, owner and so on: a :class:`CursorStats`."""
         cursor = self._node.refresh(sync=True)
         view = self._log.refresh(sync=True)
         acks = self._node.acks(cursor)
@@ -226,7 +301,7 @@ class CursorHandle:
         )
 
     def delete(self) -> None:
-        """Removes the subscription. Refused while somebody is attached or resets it."""
+        """Deletes the subscription. Raises Conflict (LEDGER_CURSOR_IN_USE) while somebody follows it."""
         self._node.remove(self._check_unused)
 
     def _check_unused(self, cursor: Cursor) -> None:

@@ -30,7 +30,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What gc deleted, or with ``dry_run`` would delete."""
+    """What ``client.gc`` deleted, or with ``dry_run`` would delete.
+
+    Attributes:
+        epoch: the topic's gc epoch, which every run raises.
+        files: paths of the files, below the storage root.
+    """
 
     epoch: int
     files: tuple[str, ...]

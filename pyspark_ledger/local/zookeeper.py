@@ -1,11 +1,5 @@
 """A real ZooKeeper on this machine, one server or an ensemble, from the jars that PySpark brings along.
 
-For trying things out and for tests; it listens on 127.0.0.1 only and ends with the process that started it,
-even if that is killed::
-
-    with LocalZooKeeper() as zookeeper:
-        LedgerClient(zookeeper=zookeeper.address, storage="/tmp/ledger")
-
 In the foreground: ``python -m pyspark_ledger.local.zookeeper --port 2181 --data DIR``.
 """
 
@@ -174,11 +168,24 @@ class _Member:
 
 
 class LocalZooKeeper:
-    """``servers`` real ZooKeeper servers on 127.0.0.1.
+    """Real ZooKeeper servers on this machine, for development and tests. They listen on 127.0.0.1 only and end with the
+    process that started them, even if that is killed. Needs Java 17 and PySpark, whose jars contain ZooKeeper.
 
-    A given ``data_dir`` is kept, and found again by the next start; without one the data are temporary.
-    A given ``port`` is the first server's, the others follow. ``fsync=False`` is quicker and still survives
-    a kill of the server, though not of the machine.
+    Args:
+        servers: how many; three make an ensemble that survives the loss of one.
+        data_dir: a folder to keep the data in; without one they are temporary.
+        port: the first server's port, the others follow; without one free ports are chosen.
+        tick_ms: ZooKeeper's tickTime.
+        min_session_ms: the shortest session time-out that a client may ask for.
+        max_session_ms: the longest.
+        fsync: False is faster. Then data survive a kill of the server, but not of the machine.
+
+    Raises InvalidInput if ``servers`` is below 1. Servers are numbered from 0.
+
+    >>> with LocalZooKeeper(fsync=False) as zookeeper:
+    ...     with LedgerClient(zookeeper.address, storage_root) as client:
+    ...         client.topics()
+    []
     """
 
     def __init__(
@@ -224,23 +231,31 @@ class LocalZooKeeper:
 
     @property
     def address(self) -> str:
-        """The connect string of all servers."""
+        """The connect string of all servers, as in ``127.0.0.1:20001,127.0.0.1:20004``. Empty before the start."""
         return ",".join(self.addresses)
 
     @property
     def addresses(self) -> list[str]:
+        """The address of each server."""
         return [member.address for member in self._members]
 
     @property
     def pids(self) -> list[int | None]:
+        """The process id of each server; None for one that was killed."""
         return [member.process.pid if member.process else None for member in self._members]
 
     @property
     def running(self) -> bool:
+        """Whether all servers' processes are alive."""
         return bool(self._members) and all(member.running for member in self._members)
 
     def start(self) -> LocalZooKeeper:
-        """Start all servers and wait until they serve. Does nothing if they have been started."""
+        """Starts all servers, waits until they serve, and returns this object. Does nothing if they were started
+        before.
+
+        Raises NotFound if there is no Java or no PySpark; InvalidInput if a given port is in use or another server
+        runs in the folder; Unavailable (LEDGER_ZOOKEEPER_NOT_STARTED) if a server does not come up, with the end of its
+        log."""
         if self._members:
             return self
         self._command = [find_java(), *_JVM, *_QUIET, "-cp", f"{find_jars()}/*", _MAIN]
@@ -256,7 +271,7 @@ class LocalZooKeeper:
         return self
 
     def stop(self) -> None:
-        """Stop all servers, and remove the data unless their folder was given. May be called again."""
+        """Stops all servers, and removes the data unless ``data_dir`` was given. Stopping twice is fine."""
         atexit.unregister(self.stop)
         if self._owner != os.getpid():
             return  # a forked child does not own the servers
@@ -267,24 +282,28 @@ class LocalZooKeeper:
         self._folder = None
 
     def kill(self, member: int = 0) -> None:
-        """SIGKILL one server."""
+        """Kills one server with SIGKILL."""
         self._members[member].kill()
 
     def restart(self, member: int = 0) -> None:
-        """Start one server again, with its port and its data, and wait until it serves."""
+        """Starts one server again, with its port and its data, and waits until it serves. Raises what :meth:`start`
+        raises."""
         self._members[member].kill()
         self._members[member].launch(self._command)
         self._await_ready([self._members[member]])
 
     def pause(self, member: int = 0) -> None:
-        """SIGSTOP one server: it keeps its connections and answers nothing."""
+        """Stops one server with SIGSTOP: it keeps its connections and answers nothing. Raises InvalidInput if it is not
+        running."""
         self._members[member].signal(signal.SIGSTOP)
 
     def resume(self, member: int = 0) -> None:
+        """Lets a paused server go on, with SIGCONT. Raises InvalidInput if it is not running."""
         self._members[member].signal(signal.SIGCONT)
 
     def leader(self, timeout: float = 30.0) -> int:
-        """The index of the server that leads, as soon as there is one."""
+        """The number of the server that leads. Waits until there is one, and raises Unavailable after ``timeout``
+        seconds."""
         deadline = Deadline(SYSTEM_CLOCK, timeout)
         while not deadline.passed:
             for index, member in enumerate(self._members):

@@ -1,4 +1,4 @@
-"""Reads records from Python."""
+"""Reading from Python."""
 
 from __future__ import annotations
 
@@ -25,23 +25,44 @@ StateSlices = Callable[[Log, View, Position, Position], Iterable[Slice]]  # the 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record with where it is and where it came from."""
+    """One record of a topic. ``record["amount"]`` is the value of a column.
+
+    Attributes:
+        position: where the record is.
+        value: the record, as column -> value.
+        publish_time: when it was committed, in UTC.
+        producer: who wrote it; empty if that has no name.
+        sequence_id: its number, if its producer numbers records or batches.
+        token: the right to process it once; None if it was written without tokens.
+    """
 
     position: Position
     value: Mapping[str, Any]
     publish_time: datetime
     producer: str
     sequence_id: int | None
-    token: str | None  # the right to process it once; None if it was written without mintTokens
+    token: str | None
 
     def __getitem__(self, column: str) -> Any:
         return self.value[column]
 
 
 class Reader:
-    """Iterates over records in order. Without an end it waits for more; :meth:`stop` ends it from another thread.
+    """Iterates over the records of a topic, in order. Made by ``client.reader(topic, start, end)``. For one thread at a
+    time, except for :meth:`stop`.
 
-    With ``state_slices`` it gives first the state of every key up to the end, or up to now, and then what follows."""
+    Without an end the iteration waits for more records, until :meth:`stop`. With ``compacted=True`` it first gives the
+    last record of every key.
+
+    >>> for record in client.reader("orders", end="latest"):
+    ...     print(record.position, record["order_id"], record["amount"])
+    0:0:0 1 9.5
+    0:0:1 2 20.0
+    0:0:2 3 5.25
+
+    Iterating raises CorruptData if a file is damaged or missing, Unavailable if ZooKeeper or the storage does not
+    answer, and NotFound (LEDGER_TOPIC_DELETED) if the topic is deleted meanwhile.
+    """
 
     def __init__(
         self,
@@ -55,14 +76,21 @@ class Reader:
         view = log.refresh(sync=True)
         self._schema = projection(log.schema(view.head.schema_id), columns, log.topic.name)
         self._start = places.resolve(log, view, start)
-        self._last: tuple[Slice, int] | None = None  # the record that was read last: its piece and index
+        self._last: tuple[Slice, int] | None = None  # the record that was read last: its slice and its index
         self._end = None if end is None else places.resolve(log, view, end)
         self._state_slices = state_slices  # None as soon as the state has been read
         self._stopped = False
 
     @property
     def position(self) -> Position:
-        """The next position to read. Half a state is of no use: until all of it has been read, this is the start."""
+        """The next position to read. Keep it, and start there another time. While a compacted reader has not read the
+        whole state yet, this is its start, because half a state is of no use.
+
+        >>> reader = client.reader("orders", end="latest")
+        >>> record = next(iter(reader))
+        >>> str(reader.position)
+        '0:0:1'
+        """
         if self._last is None or self._state_slices is not None:
             return self._start
         piece, index = self._last
@@ -70,6 +98,7 @@ class Reader:
         return piece.after(index + 1)
 
     def stop(self) -> None:
+        """Ends the iteration, also from another thread, and also while it waits for more."""
         self._stopped = True
 
     def __iter__(self) -> Iterator[Record]:
@@ -80,7 +109,12 @@ class Reader:
                 yield record
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The same, as Arrow record batches."""
+        """Iterates over the same records as Arrow record batches, which is much faster. They have the topic's columns,
+        without positions and the like.
+
+        >>> pa.Table.from_batches(client.reader("orders", end="latest").batches()).num_rows
+        3
+        """
         for piece, rows in self._rows():
             self._last = piece, rows.indexes[-1].as_py()
             yield rows.batch

@@ -84,11 +84,18 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """What a topic's owner may set. It is part of the head, so that no commit is judged by an outdated one."""
+    """What a topic's owner may set, with ``client.set_policies``.
 
-    deduplication: bool | None = None  # None: as the namespace says
-    snapshot_commits: int = 0  # commits per ledger, and so between two dedup snapshots; 0: the default
-    evict_producers_ms: int = 0  # producers silent for longer are evicted; 0: never
+    Attributes:
+        deduplication: whether sequence ids are checked; None: as the namespace says.
+        snapshot_commits: commits in a ledger, and so between two snapshots of the dedup state; 0: the default.
+        evict_producers_ms: producers that write nothing for longer are evicted; 0: never.
+    """
+
+    # A part of the head, so that no commit is judged by outdated policies.
+    deduplication: bool | None = None
+    snapshot_commits: int = 0
+    evict_producers_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,20 +146,34 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """The last thing a producer did: enough to tell new, replayed, outdated and foreign apart."""
+    """What a topic remembers of a producer: enough to see whether its next batch is new, a replay, outdated, or from
+    somebody else who uses the same name.
+
+    Attributes:
+        name: the producer's name.
+        sequence: its last sequence id.
+        query: the Spark query that owns the name; empty for a batch job, and if every record has an id.
+        run: the query's last run.
+        past_runs: its runs before, newest last, at most 16; a writer of one of these is fenced.
+        digest: a hash of the offsets that Spark logged for the last batch; empty if they could not be read.
+        records: records of the commit that brought the last sequence id.
+        publish_ms: when that was committed, in milliseconds since 1970.
+        per_record: whether every record has a sequence id of its own; such a producer has no owner.
+    """
 
     name: str
     sequence: int
     query: str
     run: str
-    past_runs: tuple[str, ...]  # newest last, at most 16: a writer of one of these is fenced
+    past_runs: tuple[str, ...]
     digest: bytes
-    records: int  # of the commit that brought the sequence
+    records: int
     publish_ms: int
-    per_record: bool = False  # every record brings its sequence id; such a producer has no owner
+    per_record: bool = False
 
     @property
     def publish_time(self) -> datetime:
+        """When the last sequence id was committed, in UTC."""
         return datetime.fromtimestamp(self.publish_ms / 1000, UTC)
 
 
@@ -262,7 +283,15 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What a topic's name stands for."""
+    """What a topic's name stands for. All of it is fixed for the topic's life.
+
+    Attributes:
+        name: the name.
+        uuid: the topic itself: one that is deleted and recreated has another UUID.
+        key: the column whose values are the records' keys; empty if there is none.
+        version_column: the column that says which record of a key is the newest; empty: the last one is.
+        created_ms: when it was created, in milliseconds since 1970.
+    """
 
     name: str
     uuid: str
