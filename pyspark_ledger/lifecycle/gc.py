@@ -44,12 +44,13 @@ class Collected:
 def collect(log: Log, *, dry_run: bool = False) -> Collected:
     """Two runs after a file was left behind, it is gone: writers get a whole epoch to name what they staged."""
     view = log.refresh(sync=True)
-    doomed = _superseded(log, view)
-    if not dry_run:
+    _check_not_rolled_back(log, view.head)  # before anything is changed, or a refused run would wear the guard off
+    doomed = _superseded(log, view) if _is_finished(view.head) else []
+    if not dry_run and _is_finished(view.head):
         _delete(log, doomed)
         view = _raise_epoch(log)
     limit = view.head.gc_epoch - 1  # files of this epoch and newer can still be named
-    candidates = dict(_staged(log, view.head.gc_floor, limit, view.head.gc_epoch))
+    candidates = dict(_staged(log, view.head.gc_floor, limit))
     named = {ref.uid for ref in _references(log, view)}
     unnamed = [path for uid, path in sorted(candidates.items()) if uid not in named]
     if not dry_run:
@@ -57,6 +58,23 @@ def collect(log: Log, *, dry_run: bool = False) -> Collected:
         _raise_floor(log, limit)
         logger.info("gc topic=%s epoch=%d deleted=%d", view.head.name, view.head.gc_epoch, len(doomed) + len(unnamed))
     return Collected(view.head.gc_epoch, tuple(sorted({*doomed, *unnamed})))
+
+
+def _is_finished(head: Head) -> bool:
+    """Whether the run that raised the epoch has also deleted what it found. If not, this run finishes that one and
+    raises nothing: a gc that keeps failing adds nothing to the head (I13)."""
+    return head.gc_floor >= head.gc_epoch - 1
+
+
+def _check_not_rolled_back(log: Log, head: Head) -> None:
+    for path in log.storage.list(names.topic_folder(log.topic.uuid)):
+        parsed = names.parse_staged_file(log.topic.uuid, path)
+        if parsed is not None and parsed[0] > head.gc_epoch:
+            raise DataLoss(
+                f"{log.storage.where(path)} is of gc epoch {parsed[0]}, but ZooKeeper says {head.gc_epoch}: it was "
+                "rolled back to an older state. gc stops until it is repaired; nothing was changed",
+                "LEDGER_SET_BACK",
+            )
 
 
 def _superseded(log: Log, view: View) -> list[str]:
@@ -92,18 +110,10 @@ def _delete(log: Log, paths: list[str]) -> None:
         log.storage.delete(path)
 
 
-def _staged(log: Log, floor: int, limit: int, epoch: int) -> Iterator[tuple[bytes, str]]:
+def _staged(log: Log, floor: int, limit: int) -> Iterator[tuple[bytes, str]]:
     for path in log.storage.list(names.topic_folder(log.topic.uuid)):
         parsed = names.parse_staged_file(log.topic.uuid, path)
-        if parsed is None:
-            continue
-        if parsed[0] > epoch:
-            raise DataLoss(
-                f"{log.storage.where(path)} is of gc epoch {parsed[0]}, but ZooKeeper says {epoch}: it was set back to "
-                "an older state. gc stops until it is repaired",
-                "LEDGER_SET_BACK",
-            )
-        if floor <= parsed[0] < limit:
+        if parsed is not None and floor <= parsed[0] < limit:
             yield parsed[1], path
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from pyspark_ledger.append import append as protocol
@@ -9,6 +11,7 @@ from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.errors import DataLoss
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.testing.memory import Crash, Faults
+from tests.support.rollback import restore, snapshot
 from tests.support.worlds import SCHEMA, World, append, stage
 
 
@@ -111,3 +114,43 @@ def test_gc_leaves_files_that_are_not_ours(world):
     for _ in range(3):
         gc.collect(log)
     assert f"{world.topic.uuid}/notes.txt" in world.files()
+
+
+def test_a_gc_that_keeps_failing_adds_nothing_to_the_head_and_one_that_works_finishes_it_I13(world, monkeypatch):
+    log = world.log()
+    append(log, 1)
+    stage(log, 666)
+    heads = []
+    with monkeypatch.context() as broken:
+        broken.setattr(type(world.storage), "delete", refuse)
+        for _ in range(10):
+            with suppress(PermissionError):
+                gc.collect(world.log())
+            heads.append(world.log().view().head)
+    assert max(len(head.gc_marks) for head in heads) <= 3
+    assert heads[-1] == heads[3]
+    for _ in range(2):
+        gc.collect(world.log())
+    assert len(world.files()) == 1  # what was left behind is gone
+
+
+def refuse(_storage, path) -> None:
+    raise PermissionError(path)
+
+
+def test_a_refused_run_changes_nothing_so_that_the_next_one_is_refused_too_I18(world):
+    """ZooKeeper comes back from an older snapshot: the files of later epochs are the only evidence of what was lost."""
+    append(world.log(), 1)
+    gc.collect(world.log())
+    backup = snapshot(world.server)
+    for number in range(3):
+        append(world.log(), 100 + number)
+        gc.collect(world.log())
+    append(world.log(), 200)
+    restore(world.server, backup)
+    files, head = world.files(), world.log().view().head
+    for _ in range(8):
+        with pytest.raises(DataLoss, match="rolled back to an older state"):
+            gc.collect(world.log())
+    assert world.files() == files
+    assert world.log().view().head == head
