@@ -192,7 +192,7 @@ def test_a_stream_reads_on_until_its_ending_timestamp_has_come(timed):
     query = Query(timed, startingOffsets="latest", endingTimestamp="1012000")
     for n in range(10, 15):  # published at 1,010,000 to 1,014,000
         add(timed, n)
-        timed._clock.sleep(1)
+        namespace_of(timed).clock.sleep(1)
         query.reader._planner.log().refresh(sync=True)
         query.batch()
     assert flat([rows for _, _, rows in query.batches]) == [10, 11]
