@@ -1,8 +1,8 @@
 """Which tokens are consumed, as ZooKeeper keeps it.
 
 The tokens of a topic are numbered in the order of its records. For each group of consumers ZooKeeper keeps which
-numbers it has consumed. Numbers are divided into chunks of a million: those that are consumed entirely are kept as runs of
-chunks, the others as bitmaps. A topic that is consumed in order needs one short node, however long it is.
+numbers it has consumed. Numbers are divided into chunks of a million: those that are consumed entirely are kept as runs
+of chunks, the others as bitmaps. A topic that is consumed in order needs one short node, however long it is.
 """
 
 from __future__ import annotations
