@@ -1,8 +1,7 @@
 """What of a batch may be appended: everything, or what its batch id, its records' ids or its tokens allow.
 
-An admission is asked anew for every try, because it decides from one version of the topic's head. If that version is
-still the head's when the commit arrives, the decision was right; if not, the commit is refused and the batch judged
-again.
+An admission decides from one version of the topic's head. If the head still has that version when the commit arrives,
+the decision was right. If not, the commit is refused, and the admission is asked again.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Verdict:
     entries: tuple[Entry, ...]  # with a mask where rows are left out
     dropped: int = 0  # records that are left out, because the log has them or their tokens are gone
     is_duplicate: bool = False  # nothing of the batch is new: there is no commit
-    # What the commit records of where the batch comes from:
+    # What the commit says about where the batch comes from:
     sequence: int | None = None
     query: str = ""
     run: str = ""
@@ -55,23 +54,22 @@ class Verdict:
     producer_column: str = ""
     highest: pa.Table | None = None  # (producer, sequence, slot in the state) of every producer whose last id rises
     forgets_producer: bool = False
-    # What the transaction does besides:
-    token_ops: Sequence[Op] = ()  # these consume the tokens of what is appended
+    token_ops: Sequence[Op] = ()  # operations of the same transaction, which consume the tokens of what is appended
 
 
 class Admission(Protocol):
-    """Decides what of a batch may be appended. Most have nothing to do after the verdict."""
+    """Decides what of a batch may be appended."""
 
     def judge(self, batch: StagedBatch, topic: TopicState) -> Verdict:
-        """Raises a LedgerError if the batch is refused."""
+        """The verdict. Raises a LedgerError if the batch is refused."""
         ...
 
     def committed(self) -> None:
-        """The last verdict is in the log."""
+        """Called when the last verdict is in the log."""
         return
 
     def lost(self) -> None:
-        """Somebody else was faster, and the last verdict will never be in the log: the batch is judged again."""
+        """Called when somebody else was faster: the commit was refused, and the batch is judged again."""
         return
 
 
@@ -87,8 +85,8 @@ ADMIT_ALL = AdmitAll()
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """What a writer wants to make visible at once: its files are durable, and nothing names them yet. Entries are in
-    the order in which they will be read."""
+    """What a writer wants to append: its files are durable, and no commit names them yet. Entries are in the order in
+    which they will be read."""
 
     id: bytes
     entries: tuple[Entry, ...] = ()
@@ -131,8 +129,8 @@ class ByRecordIds(Admission):
     """Every record has a sequence id: those above their producer's last id are new."""
 
     ids: RecordIds
-    left_out: int = 0  # records that tasks did not even write,
-    known: pa.Table | None = None  # because these last ids (producer, sequence) were in the log when it was planned
+    left_out: int = 0  # records that tasks did not write, because they are at or below the known ids
+    known: pa.Table | None = None  # the last ids (producer, sequence) in the log when the write was planned
     exclusive: bool = False  # none of the ids can be in the log, unless somebody else uses the producer's name
 
     def judge(self, batch: StagedBatch, topic: TopicState) -> Verdict:
@@ -157,7 +155,7 @@ class ByRecordIds(Admission):
         )
 
     def _check_still_known(self, topic: TopicState) -> None:
-        """Ids only rise, unless a producer is let go: then what its tasks left out is not old any more."""
+        """Refuses the batch if a producer was forgotten since: then the records that tasks left out are new again."""
         if not self.left_out or self.known is None:
             return
         now = topic.producers.look_up(self.known["producer"].combine_chunks(), topic.name)["last"]
@@ -169,8 +167,8 @@ class ByRecordIds(Admission):
 
 
 class ByTokens(Admission):
-    """Every record brings a token, which is consumed with it; one whose token is gone is left out. ``runs[i]`` are the
-    tokens of the batch's entry i."""
+    """Every record has a token, which is consumed in the same transaction; a record whose token is gone is left out.
+    ``runs[i]`` are the tokens of the batch's entry i."""
 
     def __init__(self, groups: Groups, runs: Sequence[pa.Table], *, fan_out: bool = False) -> None:
         self._groups, self._runs, self._fan_out = groups, runs, fan_out
@@ -196,11 +194,11 @@ class ByTokens(Admission):
         self._spending.committed()
 
     def lost(self) -> None:
-        self._groups.reload()  # it may be a group that somebody else has changed
+        self._groups.reload()  # perhaps somebody else has consumed tokens
 
 
 class ForgetProducer(Admission):
-    """The batch has no records: its commit lets its producer's name go."""
+    """The batch has no records: its commit forgets its producer."""
 
     def judge(self, batch: StagedBatch, topic: TopicState) -> Verdict:
         return Verdict((), forgets_producer=True)

@@ -1,8 +1,8 @@
 """The one append protocol, for the Spark sink, the batch writer and the Python producer.
 
-Files are staged and durable before this module is called. It decides from one version of the head, commits in
-one multi, and when the answer is lost it finds out what happened. It never guesses (I14), and it never
-deletes a file: only gc does.
+Files are staged and durable before this module is called. It decides from one version of the head and commits in one
+transaction. If the answer is lost it finds out what happened, and never guesses (I14). It never deletes a file: only gc
+does.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ class AppendResult:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCommit:
-    """One transaction, or a topic's part in one, and what is needed to find out later whether it was applied."""
+    """A transaction, or one topic's part in it, and what is needed to find out later whether it was applied."""
 
     version: int  # of the head that it was decided from
-    head: Head  # as it will be
+    head: Head  # after the commit
     commit: Commit
     ops: tuple[Op, ...]
     verdict: Verdict
 
 
 class _SideFiles:
-    """What is too long for the commit's node. Staged once, however often the commit is tried."""
+    """Files for what is too long for the commit's node. Staged once, however often the commit is tried."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -117,8 +117,8 @@ def append(log: Log, batch: StagedBatch) -> AppendResult:
 
 
 def prepare(log: Log, batch: StagedBatch) -> PreparedCommit:
-    """A topic's part in a transaction over several, for batches without ids and tokens. Before another try,
-    ``log.refresh()``."""
+    """One topic's part in a transaction over several topics, for batches without ids and tokens. Call ``log.refresh()``
+    before the next attempt."""
     assert isinstance(batch.admission, AdmitAll)
     view = log.view()
     while seal.is_full(log, view):
@@ -127,7 +127,7 @@ def prepare(log: Log, batch: StagedBatch) -> PreparedCommit:
 
 
 def finish(log: Log, prepared: PreparedCommit) -> AppendResult:
-    """The commit was applied: the log knows it without reading it."""
+    """To be called after the commit was applied: adds it to the log in memory, and returns where it is."""
     commit, verdict = prepared.commit, prepared.verdict
     if log.view().version == prepared.version:
         log.committed(prepared.head, prepared.version + 1, commit, verdict.highest)
@@ -223,7 +223,7 @@ def _decide_schema(log: Log, head: Head, batch: StagedBatch) -> tuple[int, tuple
 
 
 def check_epochs(head: Head, files: Iterable[FileRef]) -> None:
-    """gc may delete unnamed files older than the last epoch but one, so they can no longer be named (I12)."""
+    """Refuses files of epochs before the last but one: gc may have deleted them, because nothing named them (I12)."""
     for file in files:
         if file.epoch < head.gc_epoch - 1:
             raise Conflict(
@@ -247,7 +247,7 @@ def _commit(log: Log, prepared: PreparedCommit, deadline: Deadline) -> bool:
         view = log.refresh(sync=True)
         if view.version == prepared.version:
             return None
-        # The head has another version now: a commit that is not in the log yet will never be.
+        # The head has another version now, so a commit that is not in the log yet will be refused.
         if view.head.next_commit <= number:
             return False
         return log.commit(view, number).id == prepared.commit.id

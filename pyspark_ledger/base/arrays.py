@@ -1,4 +1,4 @@
-"""What Arrow leaves to its users."""
+"""A small helper for Arrow arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A set of numbers below a size, as bits: to mark many at once, and to keep in a few bytes.
+"""A set of numbers below a fixed size, as bits: many numbers can be added at once, and it is stored in few bytes.
 
 Compressed, a bitmap costs about 25 bytes when it is one run, and a bit for each number at most.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_FEW = 1_000  # so many are marked one by one
+_FEW = 1_000  # up to so many are added one by one
 
 
 class Bitmap:

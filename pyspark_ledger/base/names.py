@@ -1,4 +1,4 @@
-"""The only module that knows file names, and what topics, subscriptions and processes are called."""
+"""The only module that knows file names, and which names topics, subscriptions and the like may have."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def _checked(name: str, thing: str, code: str) -> str:
 
 
 def zookeeper_address(asked: str | None) -> str:
-    """The connect string: as asked for, or as the environment says, or the one of a development machine."""
+    """The connect string: as given, or from LEDGER_ZOOKEEPER, or that of a ZooKeeper on this machine."""
     return asked or os.environ.get("LEDGER_ZOOKEEPER") or DEFAULT_ZOOKEEPER
 
 
 def this_process() -> str:
-    """Who we are, for people."""
+    """This process, for messages to people."""
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
@@ -59,7 +59,7 @@ def entity_folder(outbox: str, digest: str) -> str:
 
 
 def versioned_file(folder: str, version: int, uid: bytes) -> str:
-    """A file that only one version of its node can name."""
+    """A file that only one version of its node can refer to."""
     return f"{folder}/{version:012d}-{uid.hex()}"
 
 

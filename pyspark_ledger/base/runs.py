@@ -1,6 +1,7 @@
-"""Sets of whole numbers that are mostly runs: which records are acknowledged out of order.
+"""Sets of whole numbers that mostly follow one another, such as the records that are acknowledged out of order.
 
-A consumer that acknowledges in order has none, one that skips a few has a few: the size is the number of gaps.
+The size depends on the number of gaps: a consumer that acknowledges in order has an empty set, one that skips a few
+records has a few runs.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Session:
-    """What the user said before and after the command's name. It connects only when asked to."""
+    """The common options that the user gave, and the connections that commands open with them."""
 
     zookeeper: str | None = None
     password: str | None = None
@@ -34,7 +34,7 @@ class Session:
 
     @property
     def digest(self) -> str | None:
-        """Who we are for ZooKeeper."""
+        """The user and password for ZooKeeper."""
         return self.password or os.environ.get("LEDGER_ZOOKEEPER_PASSWORD")
 
     def metadata(self, timeout_s: float = 30.0) -> ZooKeeperMetadata:
@@ -72,10 +72,10 @@ class Session:
         if any("error" in row for row in rows):
             raise click.exceptions.Exit(1)
 
-    def require_yes(self, yes: bool, what: str, would_go: Sequence[Row]) -> None:
-        """Shows what would go. Without --yes that is all."""
+    def require_yes(self, yes: bool, what: str, affected: Sequence[Row]) -> None:
+        """Without --yes, shows what would be lost and ends the command."""
         if not yes:
-            self.output.rows(would_go, "nothing")
+            self.output.rows(affected, "nothing")
             raise click.ClickException(f"this would {what}; nothing was changed: add --yes to do it")
 
 

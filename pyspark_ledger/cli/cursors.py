@@ -202,7 +202,7 @@ def rewind(session: Session, topic: str, subscription: str) -> None:
 @_one_subscription
 @click.pass_obj
 def redeliver(session: Session, topic: str, subscription: str) -> None:
-    """As rewind, under a new epoch: what comes again can be told from the first delivery."""
+    """As rewind, with a new epoch: records that are delivered again have a greater epoch than the first time."""
     with session.client() as client:
         cursor = client.cursor(topic, subscription)
         _tell(session, topic, cursor, cursor.redeliver())

@@ -14,7 +14,7 @@ _TIMEOUT_S = 5.0  # of one request: Prometheus gives a scrape 10 s by default
 @click.option("--port", type=click.IntRange(0, 65_535), default=9464, show_default=True, help="0: any that is free.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0 shows them to everybody.")
 @click.option("--max-producers", type=click.IntRange(1), default=100, show_default=True,
-              help="Of one topic, that are told by name.")  # fmt: skip
+              help="Producers of one topic that get a label of their own.")  # fmt: skip
 @click.pass_obj
 def exporter(session: Session, port: int, host: str, max_producers: int) -> None:
     """Serve metrics of all topics, subscriptions and producers to Prometheus, until Ctrl-C."""

@@ -1,4 +1,4 @@
-"""``pyspark-ledger topics``: make them, look at them, set them up, let them go."""
+"""``pyspark-ledger topics``: create topics, look at them, change their policies, delete them."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def compact(
         try:
             stats = _compact(session, topic, engine, read_rate, write_rate)
             session.output.done(_sentence(topic, stats), {"topic": topic, **(compacted(stats) or {"generation": None})})
-        except Conflict as conflict:  # somebody else is at it: for a daemon that is as good
+        except Conflict as conflict:  # somebody else compacts it right now: with --every that is as good
             if every is None:
                 raise
             session.output.note(str(conflict))

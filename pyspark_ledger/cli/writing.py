@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.cli.jsonlines import Decoder
 
 Numbered = tuple[int, dict[str, Any]]  # the line it is on, and the record
-_TELL_EVERY = 1_000
+_PROGRESS_RECORDS = 1_000  # how often progress is shown
 
 
 @click.command(cls=Command)
@@ -88,7 +88,7 @@ def _csv(source: _Source, decoder: Decoder) -> Iterator[dict[str, Any] | None]:
 
 
 def _numbered(source: _Source, rows: Iterator[dict[str, Any] | None]) -> Iterator[Numbered]:
-    """A record may have several lines in CSV: it is numbered by its first, and so is what is wrong with it."""
+    """Records with their line numbers, also in errors. A record of several lines (in CSV) has its first line's."""
     while True:
         line = source.line + 1
         try:
@@ -111,17 +111,17 @@ class _Written:
     numbered: bool
     records: int = 0
     duplicates: int = 0
-    line: int = 0  # everything up to this one is
+    line: int = 0  # everything up to this line is in the log
     _waiting: deque[tuple[int, Receipt]] = field(default_factory=deque)
 
-    def take(self, rows: Iterator[Numbered], tell: Callable[[], None]) -> None:
-        """Whatever stops it, it says how far it came. What is waiting then is not written."""
+    def take(self, rows: Iterator[Numbered], show_progress: Callable[[], None]) -> None:
+        """Writes all rows. If an error stops it, the message says how far it came."""
         try:
             for number, (line, record) in enumerate(rows):
                 self._waiting.append((line, self.producer.send(record, line if self.numbered else None)))
-                if number % _TELL_EVERY == 0:
+                if number % _PROGRESS_RECORDS == 0:
                     self._settle()
-                    tell()
+                    show_progress()
             self.producer.close()
             self._settle()
         except KeyboardInterrupt:

@@ -1,10 +1,11 @@
-"""What is left of a log when only the last record of every key counts.
+"""Folding a log: which records are left if only the last record of every key counts.
 
-Rows are numbered in the order of the log. A tombstone removes its key and everything before it. Of what comes after it
-the last row counts, or, with versions, the highest version, and of equal ones the last. Rows without a key all count.
+Rows are numbered in the order of the log. A tombstone removes all earlier rows of its key. Of the later rows the last
+one counts; with versions the one with the highest version, and of equal versions the last. Rows without a key all
+count.
 
-The fold works in batches and keeps at most two rows per key, whatever the length of the log, and of those a bounded
-number in memory.
+The fold works in batches. It keeps at most two rows per key, however long the log is, and a bounded number of them in
+memory.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ import pyarrow.types as pat
 
 from pyspark_ledger.base.arrays import one_array
 
-_MERGE_ROWS = 1 << 20  # so much is gathered before it is folded in
+_MERGE_ROWS = 1 << 20  # rows that are gathered before they are folded
 _SPILL_ROWS = 2 << 20  # keys that are held in memory
 
 
 @dataclass(frozen=True, slots=True)
 class Survivors:
-    """Row numbers, in order."""
+    """The numbers of the rows that are left, in order."""
 
     records: pa.Array
     tombstones: pa.Array  # the last one of every key that has nothing after it; with versions, of every key
 
 
 class Fold:
-    """Rows go in as they are in the log; with more keys than fit in memory, sorted runs of them go to files."""
+    """Takes rows in the order of the log. If there are more keys than fit in memory, it writes sorted runs of them to
+    files."""
 
     def __init__(self, *, versioned: bool = False) -> None:
         self._versioned = versioned
@@ -43,7 +45,7 @@ class Fold:
         self._spill = _Spill()
 
     def add(self, key: pa.Array, row: pa.Array, tombstone: pa.Array, version: pa.Array | None = None) -> None:
-        """Some rows, each after all that were added before."""
+        """Adds rows that come after all rows added before."""
         if key.null_count:
             keyed = key.is_valid()
             self._keyless.append(row.filter(pc.invert(keyed)))
@@ -104,7 +106,7 @@ class _Spill:
         self.runs.append(pa.ipc.open_file(pa.memory_map(path)).read_all())
 
     def ranges(self) -> Iterator[pa.Table]:
-        """Every key in one range, every range small enough to fold."""
+        """The rows in ranges of keys: all rows of a key are in one range, and each range is small enough to fold."""
         starts = [0] * len(self.runs)
         for bound in (*self._bounds(), None):
             stops = [run.num_rows if bound is None else _count_below(run["key"], bound) for run in self.runs]
@@ -129,7 +131,7 @@ class _Spill:
 
 
 def _last_rows(rows: pa.Table) -> pa.Table:
-    """One row per key: row number and tombstone in one number, so that one pass finds both."""
+    """One row per key. Row number and tombstone are put into one number, so that one pass finds both."""
     marked = pc.add(pc.multiply(rows["row"], 2), rows["tombstone"].cast(pa.int64()))
     last = (
         pa.table({"key": rows["key"], "marked": marked})
@@ -143,8 +145,8 @@ def _last_rows(rows: pa.Table) -> pa.Table:
 
 
 def _best_versions(rows: pa.Table) -> pa.Table:
-    """At most two rows per key: its last tombstone, and the best of what came after that. The tombstone matters even
-    then: a reader that has seen a higher version before it must learn that this no longer counts."""
+    """At most two rows per key: its last tombstone, and the highest version after that. The tombstone is needed even
+    then: a reader may have seen a higher version before the tombstone, which no longer counts."""
     codes = one_array(rows["key"]).dictionary_encode().indices
     rows = rows.append_column("code", codes)
     gone = rows.filter(rows["tombstone"]).group_by("code", use_threads=False).aggregate([("row", "max")])
@@ -176,7 +178,7 @@ def tombstones(batch: pa.RecordBatch, key: str, version: str) -> pa.Array:
 
 
 def ranks(version: pa.Array) -> pa.Array:
-    """Versions as they are compared. What is not a number has no place in an order: it is no version."""
+    """Versions as they are compared. NaN is treated as no version, because it cannot be compared."""
     return pc.if_else(pc.is_nan(version), None, version) if pat.is_floating(version.type) else version
 
 

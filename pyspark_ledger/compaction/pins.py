@@ -1,7 +1,8 @@
 """Who still needs a compacted topic's tombstones.
 
-A tombstone may be dropped when nobody who has seen its key can miss it: every subscription and every running reader is
-past it, and it was in all generations that are kept, for readers that are neither.
+A tombstone may be dropped when every reader that may have seen its key has also seen the tombstone: when every
+subscription and every running reader is past it, and, for readers that are neither, it was in all generations that are
+kept.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pyspark_ledger.metadata.records import Pin
 
 
 def tombstones_from(log: Log, view: View) -> Position:
-    """Tombstones before this can go. It only moves forward."""
+    """Tombstones before this position can be dropped. It only moves forward."""
     kept = view.head.generations
     if len(kept) < log.limits.kept_generations:
         return kept[-1].tombstones_from if kept else EARLIEST
@@ -32,9 +33,8 @@ def tombstones_from(log: Log, view: View) -> Position:
 
 
 class Pinned:
-    """A running reader's pin: an ephemeral node, made again after a lost session. It is moved when the reader comes to
-    another generation, which is rare: a pin that lags behind keeps more tombstones than necessary, and never too few.
-    """
+    """A running reader's pin: an ephemeral node, recreated after a lost session. It is moved only when the reader comes
+    to another generation: a pin that lags behind keeps more tombstones than necessary, and never too few."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -43,7 +43,7 @@ class Pinned:
         self._node: Ephemeral[Pin] | None = None
 
     def move(self, generation: int, position: Position) -> None:
-        """The reader is about to read a generation (0: the log), and has seen everything before a position."""
+        """Called when the reader begins to read a generation (0: the log) and has seen everything before a position."""
         if generation == self._generation:
             return
         with contextlib.suppress(TransactionLost, OutcomeUnknown):  # tried again with the next batch

@@ -1,4 +1,4 @@
-"""What a compaction has to fold, and what the state of a topic consists of."""
+"""Plans a compaction, and reads of a topic's state: the last record of every key."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_compactable(log: Log) -> None:
 
 
 def begin(log: Log) -> Work | None:
-    """Everything up to now; None if nothing was written since the last compaction."""
+    """The work of compacting everything up to now; None if nothing was written since the last compaction."""
     view = log.refresh(sync=True)
     previous = newest(view)
     if view.head.records == (previous.read if previous else 0):
@@ -48,7 +48,7 @@ def begin(log: Log) -> Work | None:
 
 
 def state_slices(log: Log, view: View, start: Position, end: Position) -> list[Slice]:
-    """The topic as a table, as of ``end``: every key once, and the records without one. Folds without writing."""
+    """The state of a topic at ``end``: the last record of every key, and the records without one. Writes nothing."""
     keyed = _keyed_slices(log, view, start, end)
     records, row, kept = RowNumbers(survivors_of(keyed).records), 0, []
     for piece in keyed.pieces:

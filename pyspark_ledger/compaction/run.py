@@ -1,8 +1,8 @@
 """Topic compaction (PIP-14): the last record of every key, written to a ledger of its own.
 
-Phase one folds everything up to a fixed end, the previous generation first and then the log since. Phase two writes the
-survivors with their original positions. Then one transaction publishes the generation and its horizon, only if nobody
-else has published one meanwhile. Whatever is cut off before that leaves files that nothing names, for gc.
+Phase one folds everything up to a fixed end: the previous generation first, and then the log since. Phase two writes
+the survivors with their original positions. Then one transaction publishes the generation and its horizon, unless
+somebody else has published one meanwhile. A run that ends before that leaves files that nothing names; gc deletes them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def compact(
     read_rate: float | None = None,
     write_rate: float | None = None,
 ) -> Generation | None:
-    """One run; None if nothing was written since the last one. Rates are records per second."""
+    """Compacts the topic; None if nothing was written since the last time. Rates are records per second."""
     _check_rates(read_rate=read_rate, write_rate=write_rate)
     with compacting(log):
         work = begin(log)
@@ -66,8 +66,8 @@ def _throttled(log: Log, progress: Progress, rate: float | None) -> Progress:
 
 @contextlib.contextmanager
 def compacting(log: Log) -> Iterator[None]:
-    """One compactor at a time, so that nobody works for nothing: a second one is refused at once. It is not this that
-    keeps generations in order, but their publication: a lock can be lost without its holder knowing."""
+    """A lock for one compactor at a time, so that nobody works in vain: a second one is refused at once. The order of
+    generations does not depend on it, because a lock can be lost without its holder knowing: publishing checks it."""
     key = CompactorKey(log.topic.uuid)
     mine = Holder(log.clock.new_id(), names.this_process(), log.clock.now_ms())
     lock = Ephemeral(log.metadata, log.limits, log.clock, key, mine, f"topic '{log.topic.name}': the compactor's lock")
@@ -85,7 +85,7 @@ def compacting(log: Log) -> Iterator[None]:
 
 
 def publish(log: Log, work: Work, batches: list[CompactedBatch]) -> Generation:
-    """Names what was written in the head."""
+    """Adds the generation that was written to the head."""
     files = list(dict.fromkeys(batch.file for batch in batches))
     generation = Generation(
         number=work.generation,
@@ -107,12 +107,13 @@ def publish(log: Log, work: Work, batches: list[CompactedBatch]) -> Generation:
 
 
 def _publish(log: Log, generation: Generation, files: list[FileRef]) -> None:
-    """Forward only (I10): a compactor that was overtaken changes nothing (I6). A generation is known by its manifest,
-    which nobody else has written: so after a lost answer the head tells whether it was us."""
+    """Generations only move forward (I10): a compactor that was overtaken changes nothing (I6). A generation is
+    identified by its manifest, which nobody else has written: so after a lost answer the head shows whether it was
+    published."""
 
     def edit(head: Head) -> Head | None:
         if generation in head.generations:
-            return None  # an earlier sending did it
+            return None  # it was applied when it was sent before
         last = head.generations[-1].number if head.generations else 0
         if last != generation.number - 1:
             raise Conflict(

@@ -91,7 +91,8 @@ def keys_of(keyed: KeyedSlices, piece: Slice) -> Iterator[tuple[pa.Array, pa.Arr
 
 
 def _with_tombstones(keyed: KeyedSlices, piece: Slice) -> Iterator[tuple[SliceRows, pa.Array]]:
-    """Most pieces have no tombstone, and one column is enough to know."""
+    """Rows, and which of them are tombstones. Most pieces have none, and reading one column is enough to see that: only
+    if it is null somewhere, the others are read."""
     storage, schema = open_storage(keyed.storage), keyed.schema
     names = [name for name in (keyed.key, keyed.version) if name]
     values = sorted((n for n in schema.names if n not in names), key=lambda name: _width(schema.field(name).type))

@@ -59,7 +59,7 @@ class CompactedWriter:
         self._open, self._open_batches = None, []
 
     def discard(self) -> None:
-        """Leaves nothing behind. Nobody else has ever heard of these files, so this need not wait for gc."""
+        """Deletes the files. Nobody else knows of them, so this need not wait for gc."""
         files = [batch.file for batch in self._batches]
         if self._open is not None:
             self._open.abandon()

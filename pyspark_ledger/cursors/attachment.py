@@ -1,8 +1,8 @@
-"""Being the one that follows a subscription: ownership, epochs and fencing (PIP-84).
+"""Owning a subscription: one owner at a time, epochs and fencing (PIP-84).
 
-The owner is an ephemeral node, gone with its session; the cursor says who attached last, under which epoch. An owner
-that was away for longer than its session finds out when it looks at the cursor: if nobody came it attaches again, if
-somebody did it is fenced. Whatever it writes to the cursor is checked against that, in the same transaction.
+The owner has an ephemeral node, which is deleted with its session. The cursor says who attached last, and under which
+epoch. An owner that lost its session reads the cursor: if nobody else has attached it recreates its node, otherwise it
+is fenced. Every change that an owner makes to the cursor checks this in the same transaction.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ SubscriptionType = Literal["exclusive", "failover"]
 
 
 class Attachment:
+    """One owner of a subscription, or one that waits to become it."""
+
     def __init__(self, node: CursorNode, kind: SubscriptionType = "exclusive", name: str = "") -> None:
         self.node, self.kind = node, kind
         self._log = node.log
@@ -38,8 +40,8 @@ class Attachment:
     # -- coming and going ----------------------------------------------------------------------------------
 
     def attach(self) -> Cursor:
-        """Returns as the owner, under a new epoch. Waits for a dead owner's session to end, and with failover for a
-        live one too."""
+        """Becomes the owner, under a new epoch. Waits until a dead owner's session has ended; with failover, also until
+        a living owner leaves."""
         try:
             return self._attach()
         except (Conflict, CursorUnderRevision, NotFound):
@@ -63,11 +65,11 @@ class Attachment:
                 self._take(cursor)
 
     def _take(self, seen: Cursor) -> None:
-        """Tries; whether it is ours then is for the next look to tell."""
+        """Tries to become the owner. The next read of the cursor shows whether it worked."""
 
         def take(cursor: Cursor) -> Cursor | None:
             if cursor.epoch != seen.epoch or cursor.reviser:
-                return None  # an earlier sending did it, or somebody was faster
+                return None  # it was applied when it was sent before, or somebody else was faster
             return replace(cursor, owner=self._id, owner_name=self._name, epoch=cursor.epoch + 1)
 
         self.node.update(take, lambda _: self._holding.create_ops())
@@ -82,11 +84,11 @@ class Attachment:
         return cursor
 
     def detach(self) -> None:
-        """Lets the subscription go at once; if that does not work now, as soon as it does."""
+        """Releases the subscription at once; if that fails now, in the background."""
         try:
             self._leave(self.node)
         except LedgerError as error:
-            logger.info("subscription=%s: could not say goodbye: %s", self.node.name, error)
+            logger.info("subscription=%s: could not detach: %s", self.node.name, error)
             self._leave_to_chores()
         finally:
             self._holding.forget()
@@ -98,7 +100,8 @@ class Attachment:
         node.update(leave, lambda _: self._holding.remove_ops())
 
     def _leave_to_chores(self, *, may_arrive: bool = False) -> None:
-        """No call that failed leaves a subscription taken for as long as its process lives."""
+        """Releases the subscription in the background. Otherwise a call that failed could leave it taken for as long as
+        its process lives."""
         node = self.node.twin()
 
         def leave() -> None:
@@ -110,7 +113,8 @@ class Attachment:
     # -- while attached ------------------------------------------------------------------------------------
 
     def verified(self) -> Cursor:
-        """The cursor, from memory if it was looked at well within the session's time-out; Fenced if it is another's."""
+        """The cursor, if we still own it, else Fenced. Taken from memory if it was verified much less than a session's
+        time-out ago."""
         lease = self._log.metadata.session_timeout_s / 5
         cursor = self.node.current(lease)
         self._check_owner(cursor)
@@ -119,17 +123,18 @@ class Attachment:
             holder = self._log.metadata.read(self.node.owner_key)
             if holder is not None and holder.own and holder.record.id == self._id:
                 self._verified_at = looked_at
-            elif not self._holding.recreate(holder):  # our session ended, and somebody came
+            elif not self._holding.recreate(holder):  # our session ended, and somebody else attached
                 cursor = self.node.refresh(sync=True)
                 self._check_owner(cursor)
         return cursor
 
     def is_under_revision(self) -> bool:
-        """Whether somebody is moving the cursor right now. One who died over it does not count."""
+        """Whether somebody is resetting the cursor right now. One who died while doing so does not count."""
         return self.node.is_being_revised(self.node.current(self._log.metadata.session_timeout_s / 5))
 
     def acknowledge(self, position: Position, revision: int) -> Cursor:
-        """Everything before a position is done, says whoever read it under a revision. Outdated ones are dropped."""
+        """Acknowledges everything before a position that was read under a revision. Does nothing if the cursor has
+        another revision by now."""
 
         def forward(cursor: Cursor) -> Cursor | None:
             self._check_owner(cursor)
@@ -143,11 +148,11 @@ class Attachment:
 
         cursor = self.node.current(60.0)
         if cursor.revision == revision and not cursor.reviser and position <= cursor.mark_delete:
-            return cursor  # nothing new: not worth a request
+            return cursor  # nothing new: no request is needed
         return self.node.update(forward)
 
     def change(self, edit: Edit) -> Cursor:
-        """Any other change by the owner; fails while the cursor is under revision."""
+        """Any other change by the owner; CursorUnderRevision while somebody resets the cursor."""
 
         def checked(cursor: Cursor) -> Cursor | None:
             self._check_owner(cursor)
@@ -168,14 +173,14 @@ class Attachment:
 
 
 class _Waiting:
-    """For whoever holds the subscription: within bounds, and not without a word."""
+    """Waiting for whoever holds the subscription: not for ever, and with a log line now and then."""
 
     def __init__(self, attachment: Attachment) -> None:
         self._attachment, self._node = attachment, attachment.node
         self._log = attachment.node.log
         grace = self._log.metadata.session_timeout_s + self._log.limits.attach_grace_s
-        self._deadline = Deadline(self._log.clock, grace)  # a dead one's node is gone by then
-        self._next_word = Deadline(self._log.clock, self._log.limits.waiting_log_s)
+        self._deadline = Deadline(self._log.clock, grace)  # the node of a dead holder is deleted by then
+        self._next_line = Deadline(self._log.clock, self._log.limits.waiting_log_s)
 
     def for_owner(self, owner: Holder) -> None:
         if self._attachment.kind == "exclusive" and self._deadline.passed:
@@ -188,13 +193,13 @@ class _Waiting:
         self._wait(f"it belongs to {owner.name}")
 
     def for_reviser(self, reviser: Holder, cursor: Cursor) -> None:
-        """A reset takes no time: one that lasts is stuck, and waiting for it would be for ever."""
+        """A reset takes only moments: one that lasts is stuck, and may never end."""
         if self._deadline.passed:
             raise under_revision(self._node, reviser, cursor)
         self._wait(f"it is being reset by {reviser.name}")
 
     def _wait(self, why: str) -> None:
-        if self._next_word.passed:
+        if self._next_line.passed:
             logger.warning("waiting to attach to %s: %s", self._node.what, why)
-            self._next_word = Deadline(self._log.clock, self._log.limits.waiting_log_s)
+            self._next_line = Deadline(self._log.clock, self._log.limits.waiting_log_s)
         self._log.clock.sleep(self._log.limits.attach_poll_s)

@@ -1,4 +1,4 @@
-"""The node of a cursor: a subscription's durable position, changed only at its version."""
+"""The node of a cursor: a subscription's durable position. Every change checks the node's version."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Edit = Callable[[Cursor], Cursor | None]
 
 
 class CursorNode:
-    """One cursor as one process sees it: in memory, with a watch that says when to look again."""
+    """One cursor as one process sees it: kept in memory, with a watch that says when to read it again."""
 
     def __init__(self, log: Log, name: str) -> None:
         self.log, self.name = log, check_subscription_name(name)
@@ -40,7 +40,7 @@ class CursorNode:
         return CursorNode(self.log, self.name)
 
     def current(self, max_age_s: float = 0.0) -> Cursor:
-        """What is in memory, read anew if a watch fired or it is too old."""
+        """The cursor from memory; read again if its watch fired or it is older than ``max_age_s``."""
         old = self.log.clock.monotonic() - self._seen_at > max_age_s
         return self.refresh() if self._seen is None or self._hinted or old else self._seen.record
 
@@ -51,11 +51,11 @@ class CursorNode:
         seen_at = self.log.clock.monotonic()
         found = self.log.metadata.read(self.key, self._hint)
         if found is not None and self._seen is not None and found.version < self._seen.version and not sync:
-            return self.refresh(sync=True)  # a new session may answer from the past
+            return self.refresh(sync=True)  # the server of a new session may lag behind
         if found is None:
             if not sync:
                 return self.refresh(sync=True)
-            self.log.refresh()  # if the topic is gone, that is the better answer
+            self.log.refresh()  # raises if the whole topic is gone, which is the better answer
             raise NotFound(
                 f"topic '{self.log.topic.name}' has no subscription '{self.name}': a first query or consumer makes it, "
                 f"or client.create_cursor('{self.log.topic.name}', '{self.name}')",
@@ -91,11 +91,11 @@ class CursorNode:
     def update(
         self, edit: Edit, also: Callable[[Cursor], Iterable[Op]] = lambda _: (), *, operation: bytes = b""
     ) -> Cursor:
-        """Changes the cursor at its version, as often as it takes; see :meth:`Transactions.change`."""
+        """Changes the cursor; see :meth:`Transactions.change`."""
         return self.log.transactions.change(self, edit, self.what, operation=operation, also=also)
 
     def ensure(self, start: PlaceLike) -> Cursor:
-        """Makes the cursor if it is not there."""
+        """Creates the cursor if it does not exist."""
         try:
             return self.refresh(sync=True)
         except NotFound as missing:
@@ -109,7 +109,7 @@ class CursorNode:
         return self.refresh(sync=True)
 
     def remove(self, check: Callable[[Cursor], None]) -> None:
-        """Deletes the cursor at the version that ``check`` has seen: whoever comes in between has changed it."""
+        """Deletes the cursor at the version that ``check`` has seen, so that nobody can attach in between."""
         for _ in range(self.log.limits.change_attempts):
             found = self.newest()
             check(found.record)
@@ -125,21 +125,21 @@ class CursorNode:
         return None if now == before else now is None
 
     # -- who holds it --------------------------------------------------------------------------------------
-    # A holder's ephemeral node and its id in the cursor come and go in one transaction; only a session that ends takes
-    # the node alone. So a node with another id than the cursor's was left behind, and means nothing.
+    # One transaction writes a holder's id to the cursor and creates its ephemeral node, and one removes both. Only the
+    # end of a session deletes the node alone. So a node with another id than the cursor's is a leftover: ignore it.
 
     def owner(self, cursor: Cursor) -> Holder | None:
-        """Who is attached and lives."""
+        """Who is attached and alive."""
         return self._living(self.owner_key, cursor.owner)
 
     def reviser(self, cursor: Cursor) -> Holder | None:
-        """Who is moving the cursor and lives."""
+        """Who is resetting the cursor and alive."""
         return self._living(self.reviser_key, cursor.reviser)
 
     def _living(self, key: OwnerKey | ReviserKey, id: bytes) -> Holder | None:
         if not id or id in self.log.metadata.chores.leftovers:  # a failed call of this process holds nothing
             return None
-        self.log.metadata.sync()  # a stale answer must not make a living one dead
+        self.log.metadata.sync()  # in a stale answer somebody who is alive could look dead
         found = self.log.metadata.read(key)
         return found.record if found is not None and found.record.id == id else None
 
@@ -149,7 +149,7 @@ class CursorNode:
         def guard() -> Check | None:
             found = self.log.metadata.read(self.key)
             if found is None or not _names(found.record, key, holder.id):
-                self.log.metadata.sync()  # a "no" from a stale server would give up what is still ours
+                self.log.metadata.sync()  # because of a stale answer we would give up what is still ours
                 found = self.log.metadata.read(self.key)
             return Check(self.key, found.version) if found and _names(found.record, key, holder.id) else None
 
@@ -158,17 +158,16 @@ class CursorNode:
         return Ephemeral(self.log.metadata, self.log.limits, self.log.clock, key, holder, what, guard)
 
     def vacate(self, key: OwnerKey | ReviserKey) -> list[Op]:
-        """Removes whatever node is there, in a transaction that changes the cursor's holder: one who leaves or is
-        replaced, or what was left behind."""
-        self.log.metadata.sync()  # or a node that was not seen would be left behind
+        """Deletes the holder's node, if there is one, in a transaction that changes the cursor's holder."""
+        self.log.metadata.sync()  # a stale read could miss a node, which would then be left behind
         return [] if self.log.metadata.read(key) is None else [Delete(key)]
 
     def is_being_revised(self, cursor: Cursor) -> bool:
-        """Whether somebody is moving the cursor right now. The flag of one who died over it is cleared."""
+        """Whether somebody is resetting the cursor right now; see :meth:`living_reviser`."""
         return self.living_reviser(cursor) is not None
 
     def living_reviser(self, cursor: Cursor) -> Holder | None:
-        """Who is moving the cursor right now. The flag of one who died over it is cleared."""
+        """Who is resetting the cursor right now. If the one who began died, the flag is cleared."""
         while cursor.reviser:
             reviser = self.reviser(cursor)
             if reviser is not None:
@@ -177,7 +176,7 @@ class CursorNode:
         return None
 
     def unflag(self, reviser: bytes) -> Cursor:
-        """Ends a revision and changes nothing: its reviser gave up, or died."""
+        """Ends a revision without changing the position: its reviser gave up, or died."""
 
         def clear(cursor: Cursor) -> Cursor | None:
             return replace(cursor, reviser=b"", revising_since_ms=0) if cursor.reviser == reviser else None
@@ -190,8 +189,8 @@ class CursorNode:
         return Runs.unpack(cursor.acks, cursor.ordinal)
 
     def moved(self, cursor: Cursor, ordinal: int, acks: Runs | None = None, position: Position | None = None) -> Cursor:
-        """The cursor with everything below an ordinal done, and some above it. Properties belong to a position, and
-        go when it changes."""
+        """The cursor with everything before an ordinal acknowledged, and ``acks`` after it. Properties belong to a
+        position, and are dropped when it changes."""
         if position is None:
             view = self.log.view()
             if ordinal >= view.head.records:

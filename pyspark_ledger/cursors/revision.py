@@ -1,7 +1,8 @@
-"""Revisions (PIP-269): moving a cursor in any other way than forward by acknowledging.
+"""Revisions (PIP-269): moving a cursor in any other way than by acknowledging records.
 
-The cursor is flagged, edited, and unflagged with its revision raised, so that whoever holds something read or planned
-before can tell that it is outdated. While it is flagged nobody reads on and acknowledgements fail.
+First the cursor is flagged: from then on nobody reads further, and acknowledgements fail. Then one transaction edits
+the cursor, clears the flag and raises the revision. Records that were read, and batches that were planned, under the
+old revision are recognised as outdated.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pyspark_ledger.metadata.records import Cursor, Holder, PastRevision
 
 
 class RevisionController:
-    """PIP-269: one revision of a cursor at a time, and everybody can tell before from after."""
+    """Makes one revision of a cursor. Only one at a time can be under way."""
 
     def __init__(self, node: CursorNode, name: str = "") -> None:
         self._node = node
@@ -30,12 +31,13 @@ class RevisionController:
         return self._node.refresh(sync=True).revision
 
     def is_outdated(self, revision: int) -> bool:
-        """Whether something read or planned under a revision may no longer be delivered or acknowledged."""
+        """Whether what was read or planned under a revision may no longer be delivered or acknowledged."""
         cursor = self._node.current()
         return cursor.revision != revision or bool(cursor.reviser)
 
     def start_revision(self) -> Cursor:
-        """Flags the cursor. Fails at once if somebody else has, and lives; a dead one's flag is taken over."""
+        """Flags the cursor. Fails at once if somebody else has flagged it and is alive; the flag of one who died is
+        taken over."""
 
         def flag(cursor: Cursor) -> Cursor | None:
             if cursor.reviser == self._id:
@@ -56,11 +58,11 @@ class RevisionController:
         return flagged
 
     def end_revision(self, editor: Edit, operation: bytes = b"") -> Cursor:
-        """Applies the edit, clears the flag and raises the revision, in one transaction; returns the cursor as this
-        revision left it. An editor that returns None or raises leaves the cursor as it was.
+        """Applies the edit, clears the flag and raises the revision, in one transaction; returns the cursor right after
+        that. If the editor returns None or raises, the cursor stays as it was.
 
-        The cursor remembers the ``operation``, or else the revision's own id: so it is known, whatever others have
-        done since, whether this revision was applied."""
+        The cursor remembers the ``operation``, or else the revision's own id, so that it is known whether this revision
+        was applied, whatever others have done since."""
 
         def finish(cursor: Cursor) -> Cursor | None:
             if cursor.reviser != self._id:
@@ -81,7 +83,7 @@ class RevisionController:
         except Fenced:
             self._holding.forget()
             raise
-        except (Unavailable, OutcomeUnknown):  # no use in trying at once
+        except (Unavailable, OutcomeUnknown):  # ZooKeeper does not answer: clean up later
             self._leave_to_chores()
             raise
         except BaseException:
@@ -94,7 +96,7 @@ class RevisionController:
         return revised
 
     def give_up(self) -> None:
-        """Clears the flag and changes nothing else; if that does not work now, as soon as it does."""
+        """Clears the flag and changes nothing else; if that fails now, in the background."""
         self._holding.forget()
         try:
             self._node.unflag(self._id)
@@ -102,7 +104,8 @@ class RevisionController:
             self._leave_to_chores()
 
     def _leave_to_chores(self, *, may_arrive: bool = False) -> None:
-        """No call that failed leaves a flag that stands for as long as its process."""
+        """Clears the flag in the background. Otherwise a call that failed could leave it set for as long as its process
+        lives."""
         node = self._node.twin()
 
         def clear() -> None:

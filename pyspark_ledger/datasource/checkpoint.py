@@ -1,4 +1,4 @@
-"""Reads the sink's own checkpoint, where the driver can: it tells a replayed batch from another with its id."""
+"""Reads the sink's own checkpoint, if the driver can: it shows whether a batch is a replay or another with its id."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from pyspark_ledger.files.storage import normalise_uri, open_storage
 
 
 class Checkpoint:
-    """What is in ``checkpointLocation``. Every answer may be "don't know": the location may be one that only Spark's
-    own file systems can read."""
+    """What is in ``checkpointLocation``. Every answer may be empty, for "not known", because the location may be one
+    that only Spark's own file systems can read."""
 
     def __init__(self, location: str | None, storage_uri: str) -> None:
-        # Trying an object store that pyarrow has no credentials for can take minutes: only the kind we use anyway.
+        # Trying an object store that pyarrow has no credentials for can take minutes: try only the kind that the
+        # topic's files are in.
         kinds = ("file", urlsplit(storage_uri).scheme)
         self._location = location if location and urlsplit(normalise_uri(location)).scheme in kinds else None
 

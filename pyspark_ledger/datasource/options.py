@@ -82,7 +82,7 @@ def check_names(options: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where the namespace is. Resolved on the driver: executors are told, they never look."""
+    """Where the namespace is. Only the driver uses it."""
 
     zookeeper: str | None
     storage: str | None

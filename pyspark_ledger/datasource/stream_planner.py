@@ -65,7 +65,7 @@ class StreamPlanner:
             view = log.refresh(sync=True)  # the server that answered first may be behind
         if at is not None and self._is_lost(log, view, begin):
             return Offset(log.topic.uuid, view.head.end, None, at.revision, at.epoch).to_json()
-        # Spark takes any first answer for a batch 0, even an empty one: it then fixes where the query begins.
+        # Spark makes batch 0 of any first answer, even of an empty one: this fixes where the query begins.
         begun = Offset(log.topic.uuid, begin, begin, first.revision, first.epoch)
         nothing_new = start if at is not None else begun.to_json()
         end = min(p for p in (view.head.end, self._ending(log, view), self._target) if p is not None)
@@ -77,7 +77,7 @@ class StreamPlanner:
         limits = (None, None) if everything else (self._options.max_rows, self._options.max_bytes)
         position, rows = ReadSource(log, view, generation, base).advance(begin, end, *limits)
         if rows == 0:
-            return nothing_new  # a ledger was sealed: another spelling of the same position
+            return nothing_new  # a ledger was sealed: only the position's number has changed
         self._last_batch_at = log.clock.monotonic()
         planned = Offset(log.topic.uuid, position, first.start, first.revision, first.epoch)
         if self._options.read_compacted:
@@ -145,7 +145,8 @@ class StreamPlanner:
         return self._opened
 
     def _current(self) -> tuple[Log, View]:
-        """From memory: Spark asks every few milliseconds. A watch says when to look, a poll now and then backs it."""
+        """From memory, because Spark asks every few milliseconds. A watch says when to read again; polling covers a
+        lost watch."""
         log = self.log()
         return log, log.view(POLL_S)
 
@@ -172,14 +173,14 @@ class StreamPlanner:
         return BatchStart(at.position, None, at.revision, at.epoch)
 
     def _begin(self) -> Position:
-        """Where the options say the query begins, asked once: "latest" must not move while the query waits."""
+        """Where the options say that the query begins. Resolved once: "latest" must not move while the query waits."""
         if self._start is None:
             log = self.log()
             self._start = places.resolve(log, log.refresh(sync=True), self._options.start)
         return self._start
 
     def _ending(self, log: Log, view: View) -> Position | None:
-        """Where the options say the query ends. A time to which nothing was published yet is no end yet."""
+        """Where the options say that the query ends. None for a time that the topic has not reached yet."""
         end = self._options.end
         if self._stop is None and end is not None and (end.publish_ms or 0) <= view.head.last_publish_ms:
             self._stop = places.resolve(log, view, end)
@@ -200,8 +201,8 @@ class StreamPlanner:
     def _compacted(
         self, view: View, end: Position, at: Offset | None, first: BatchStart
     ) -> tuple[Generation | None, Position]:
-        """Which generation the next batch reads, and from where on its tombstones matter: a reader that begins with
-        a generation never saw what was deleted before its horizon, any other reader may have."""
+        """Which generation the next batch reads, and from which position on its tombstones are delivered. A reader that
+        begins with a generation never saw what was deleted before its horizon; any other reader may have."""
         if not self._options.read_compacted:
             return None, EARLIEST
         generation, base = generations.newest(view, end), first.position
@@ -213,7 +214,7 @@ class StreamPlanner:
         return generation, base
 
     def _hold(self, generation: Generation | None, seen: Position) -> None:
-        """Tells compaction which tombstones this reader may still need; and whether it came too late for some."""
+        """Pins the tombstones that this reader may still need. DataLoss if some of them were dropped before."""
         if generation is not None and generation.tombstones_from > seen:
             raise DataLoss(
                 f"the query has read up to {seen}, and generation {generation.number} of the compacted topic has "

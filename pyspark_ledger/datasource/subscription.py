@@ -1,7 +1,8 @@
 """A query that follows a subscription: cursors as streaming offsets.
 
-Spark's checkpoint says which batches were planned, the cursor says what is done and where to go on. They meet in the
-offsets, which carry the cursor's revision: a batch planned under another revision begins at its ``from``.
+Spark's checkpoint says which batches were planned; the cursor says what was acknowledged and where to continue. Offsets
+contain the cursor's revision. If a batch has another revision than the one before it, it begins at its ``from`` instead
+of where the last batch ended.
 """
 
 from __future__ import annotations
@@ -52,22 +53,23 @@ class Subscription:
         self._attachment = Attachment(node, kind, f"a query in {this_process()}")
         self._attachment.attach()
         self._restore_signal = _on_sigterm(self._attachment.detach)
-        self._moving: _Moving | None = None  # since a batch was last wanted while the cursor is being moved
+        self._being_reset: _BeingReset | None = None  # set while batches wait for the end of a reset
 
     def next_start(self, at: Offset | None, *, last_chance: bool = False) -> BatchStart | None:
-        """Where a query goes on that has finished everything before ``at``. While the cursor is being moved: None, so
-        that the query repeats its last answer. A query that has none waits, and so does one that would end by
-        repeating it (``last_chance``); a reset that takes no end is an error."""
+        """Where the next batch begins, of a query that has finished everything before ``at``.
+
+        None while the cursor is being reset: the query then repeats its last answer. If it has none yet, or would end
+        by repeating it (``last_chance``), this waits for the end of the reset instead, and raises if there is none."""
         cursor = self._attachment.verified()
-        moving = _Moving(self._attachment)
+        being_reset = _BeingReset(self._attachment)
         while cursor.reviser and self._attachment.is_under_revision():
             if at is not None and not last_chance:
-                self._moving = self._moving or moving
-                self._moving.say_so()
+                self._being_reset = self._being_reset or being_reset
+                self._being_reset.log()
                 return None
-            moving.wait(cursor)
+            being_reset.wait(cursor)
             cursor = self._attachment.verified()
-        self._moving = None
+        self._being_reset = None
         if at is not None and at.revision == cursor.revision:
             cursor = self._attachment.acknowledge(at.position, at.revision)
             if at.revision == cursor.revision:
@@ -75,7 +77,7 @@ class Subscription:
         if at is not None and at.revision > cursor.revision:
             raise Conflict(
                 f"the checkpoint knows revision {at.revision} of subscription '{cursor.name}', which is at "
-                f"{cursor.revision}: it was deleted and made again. Start with a new checkpoint",
+                f"{cursor.revision}: it was deleted and recreated. Start with a new checkpoint",
                 "LEDGER_CURSOR_RECREATED",
             )
         begin = cursor.mark_delete
@@ -87,7 +89,7 @@ class Subscription:
         self._attachment.acknowledge(end.position, end.revision)
 
     def is_void(self, end: Offset) -> bool:
-        """Whether a reset has discarded the batch that ends here, before it had finished."""
+        """Whether a reset has discarded the batch that ends here before it finished."""
         cursor = self._attachment.verified()
         if end.revision >= cursor.void_below:
             return False
@@ -99,15 +101,16 @@ class Subscription:
         self._attachment.detach()
 
 
-class _Moving:
-    """A query that cannot go on because somebody is moving its cursor: it says so, and does not wait for ever."""
+class _BeingReset:
+    """A query that cannot continue because somebody is resetting its cursor: it writes a log line now and then, and
+    does not wait for ever."""
 
     def __init__(self, attachment: Attachment) -> None:
         self._node = attachment.node
         self._log = attachment.node.log
         grace = self._log.metadata.session_timeout_s + self._log.limits.attach_grace_s
-        self._deadline = Deadline(self._log.clock, grace)  # a reset takes no time, and a dead resetter is gone by then
-        self._next_word = Deadline(self._log.clock, self._log.limits.waiting_log_s)
+        self._deadline = Deadline(self._log.clock, grace)  # the node of a resetter that died is deleted by then
+        self._next_line = Deadline(self._log.clock, self._log.limits.waiting_log_s)
 
     def wait(self, cursor: Cursor) -> None:
         reviser = self._node.reviser(cursor)
@@ -115,14 +118,15 @@ class _Moving:
             raise under_revision(self._node, reviser, cursor)
         self._log.clock.sleep(_WAIT_S)
 
-    def say_so(self) -> None:
-        if self._next_word.passed:
+    def log(self) -> None:
+        if self._next_line.passed:
             logger.warning("no new batches for %s: it is being reset, and that does not end", self._node.what)
-            self._next_word = Deadline(self._log.clock, self._log.limits.waiting_log_s)
+            self._next_line = Deadline(self._log.clock, self._log.limits.waiting_log_s)
 
 
 def _on_sigterm(goodbye: Callable[[], None]) -> Callable[[], None]:
-    """Spark ends the process of a stopped query with SIGTERM, and calls nothing before. Returns what undoes this."""
+    """Calls ``goodbye`` on SIGTERM: that is how Spark ends the process of a stopped query, without calling anything
+    before. Returns a function that undoes this."""
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
 

@@ -47,7 +47,7 @@ def commit_batch(options: WriteOptions, plan: WritePlan, staged: list[Staged]) -
 
 
 def _query_and_run(staged: list[Staged]) -> tuple[str, str]:
-    """What the tasks worked for; empty for a batch job."""
+    """The query and the run that the tasks worked for; empty for a batch job."""
     return next(((message.query, message.run) for message in staged if message.query), ("", ""))
 
 
@@ -95,13 +95,13 @@ _groups: dict[tuple[int, int, str], Groups] = {}
 
 def _token_groups(log: Log, name: str) -> Groups:
     key = (os.getpid(), id(log), name)
-    if key not in _groups:  # remembered: nothing is read again that nobody else has changed
+    if key not in _groups:  # kept, so that nothing is read again unless somebody else has changed it
         _groups[key] = Groups.in_namespace_of(log, name)
     return _groups[key]
 
 
 def _summaries(log: Log, staged: list[Staged]) -> list[pa.Table]:
-    """Of the ids or the tokens in each entry."""
+    """What each task sent about the ids or the tokens of its entry."""
     packed = [message.summary for message in staged if message.entry is not None]
     return [
         pa.ipc.open_stream(summary).read_all() if isinstance(summary, bytes) else log.files.fetch_table(summary)

@@ -1,5 +1,5 @@
-"""A write on the driver, before its tasks: options and schema are checked, the topic is made if it is not there, and
-what the tasks need to know is put together."""
+"""A write on the driver, before its tasks: checks options and schema, creates the topic if it does not exist, and plans
+what the tasks do."""
 
 from __future__ import annotations
 
@@ -60,17 +60,18 @@ def plan_write(options: WriteOptions, schema: StructType, *, overwrite: bool, st
 
 
 def _stored(schema: pa.Schema, options: WriteOptions) -> pa.Schema:
-    """A token is the right to write a record, and no part of it."""
+    """The schema that is stored: without the token column, because a token is not part of the record."""
     if options.tokens is None:
         return schema
     check_column(schema, options.tokens.column)
     if len(schema) == 1:
-        raise InvalidInput("a record needs a column beside its token", "LEDGER_INVALID_SCHEMA")
+        raise InvalidInput("a record needs at least one column besides its token", "LEDGER_INVALID_SCHEMA")
     return schema.remove(schema.get_field_index(options.tokens.column))
 
 
 def _replays(options: WriteOptions, log: Log) -> dict[str, Replay]:
-    """The last batch of the producer that writes; of several producers, if the driver cannot know which one it is."""
+    """The last batch of the producer that writes. If the driver cannot know which producer that is, those of the most
+    recent ones."""
     _, producers = log.producers()
     checkpoint = Checkpoint(options.checkpoint, log.storage.uri)
     name = options.producer
@@ -92,9 +93,9 @@ _logs: dict[tuple[int, int, str], Log] = {}
 
 
 def writer_log(options: WriteOptions, schema: pa.Schema | None = None) -> Log:
-    """The topic's log; with a schema, the topic is made if it is not there. Cached, because what the log keeps in
-    memory need not be read again for every batch. A plan (with a schema) reads the head first: another process may have
-    committed the last batch. A commit need not: if what is in memory is out of date, the head's version tells."""
+    """The topic's log; with a schema, the topic is created if it does not exist. Cached, so that what the log keeps in
+    memory is not read again for every batch. A plan (with a schema) reads the head first, because another process may
+    have committed the last batch. A commit need not: if what is in memory is outdated, the head's version differs."""
     connection = options.connection
     namespace = shared_namespace(connection.zookeeper, connection.storage, connection.password)
     key = (os.getpid(), id(namespace), options.topic)

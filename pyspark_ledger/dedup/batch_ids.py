@@ -1,4 +1,4 @@
-"""Sequence ids of whole batches: is a numbered batch new, or the producer's last one again?"""
+"""Sequence ids of whole batches: whether a numbered batch is new, or a replay of the producer's last one."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class BatchId:
 
 
 def is_replay(state: ProducerState | None, batch: BatchId, records: int | None, topic: str) -> bool:
-    """True if the producer's last batch is brought again, False if this one is new. Anything else is an error that
-    says what to do: dropping it silently would lose data, taking it would double it.
+    """True if this is the producer's last batch again, False if it is new. Anything else is an error that says what to
+    do: dropping the batch silently could lose data, appending it could duplicate data.
 
     ``records`` is None when the writer did not count because the digests agree.
     """
@@ -74,5 +74,5 @@ def _check_owner(state: ProducerState, batch: BatchId, topic: str) -> None:
 
 
 def owner(query: str) -> str:
-    """Whose a producer's name is, for people."""
+    """Who owns a producer's name, for messages to people."""
     return f"query {query}" if query else "a batch job"

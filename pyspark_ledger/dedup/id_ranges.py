@@ -75,7 +75,7 @@ class IdRanges:
         self._done: list[pa.Table] = []
 
     def add(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Takes note of some rows and returns those that are worth writing."""
+        """Adds the ids of some rows, and returns the rows that are not known to be in the log."""
         ids = self._columns.of(rows)
         if self._known is not None:
             last = self._known["sequence"].take(pc.index_in(ids["producer"], self._known["producer"]))
@@ -83,7 +83,8 @@ class IdRanges:
             if not pc.all(fresh).as_py():
                 rows, ids = rows.filter(fresh), ids.filter(fresh)
         if rows.num_rows:
-            copied = pa.concat_tables([ids, ids.slice(0, 0)]).combine_chunks()  # or the whole batch stays in memory
+            # A copy, so that the whole batch need not stay in memory.
+            copied = pa.concat_tables([ids, ids.slice(0, 0)]).combine_chunks()
             self._pending.append(copied)
             self._pending_rows += rows.num_rows
             self._pending_bytes += copied.nbytes

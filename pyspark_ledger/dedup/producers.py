@@ -1,7 +1,6 @@
-"""The producers' state (PIP-6): the last sequence id of each, and whose it is.
+"""The producers' state (PIP-6): the last sequence id of each, and who owns the name.
 
-There is one truth: the snapshot attached to the dedup cursor's mark-delete position, plus what the commits
-after it add.
+It is derived from one source: the snapshot at the dedup cursor's position, and the commits after it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pyspark_ledger.files.topicfiles import RowCodec, TopicFiles
 from pyspark_ledger.metadata.records import Commit, DedupSnapshot, ProducerState
 
 
-@cache  # made when first needed: tasks import this module, and read no snapshot
+@cache  # made when it is first needed: tasks import this module and never read a snapshot
 def _rows() -> RowCodec[ProducerState]:
     return RowCodec(ProducerState)
 
@@ -30,8 +29,8 @@ def _rows() -> RowCodec[ProducerState]:
 class Producers:
     """Producer states up to a commit.
 
-    A producer whose records bring their own ids has only its last one, and there may be a million of them: they are
-    kept apart, not as objects.
+    Of producers whose records bring their own ids only the last id is kept. There may be a million of them, so they are
+    kept in arrays, not as objects.
     """
 
     def __init__(self, next_commit: int, states: Iterable[ProducerState], limits: Limits) -> None:
@@ -76,7 +75,7 @@ class Producers:
         return _pairs(self._sequences) if len(self._sequences) <= at_most else None
 
     def look_up(self, names: pa.Array, topic: str) -> pa.Table:
-        """(last, slot) of each producer whose records bring their own ids; null for one that is new. A slot is good
+        """(last, slot) of each producer whose records bring their own ids; null for one that is new. A slot is valid
         until the next commit is applied."""
         slots = self._sequences.slots(names.to_pylist())
         if slots.null_count:
@@ -90,7 +89,7 @@ class Producers:
         return self.look_up(pa.array([name], pa.string()), topic)["last"][0].as_py()  # type: ignore[no-any-return]
 
     def check_not_evicted(self, names: Iterable[str], topic: str) -> None:
-        """An evicted producer's ids cannot be told from new ones: say so, never guess."""
+        """Refuses an evicted producer: whether its ids are old or new is no longer known."""
         if self._evicted:
             for name in names:
                 if _fingerprint(name) in self._evicted and self.get(name) is None:
@@ -104,10 +103,10 @@ class Producers:
     def is_evicted(self, name: str) -> bool:
         return _fingerprint(name) in self._evicted
 
-    # -- moving on -----------------------------------------------------------------------------------------
+    # -- commits -------------------------------------------------------------------------------------------
 
     def apply(self, commit: Commit, files: TopicFiles, highest: pa.Table | None = None) -> None:
-        """``highest`` is what the commit adds, with slots, if that is in memory."""
+        """Adds a commit to the state. ``highest`` are the commit's highest ids with slots, if they are in memory."""
         assert commit.number == self.next_commit, "a snapshot never covers a commit it has not seen"
         self.next_commit += 1
         if commit.forget:
@@ -153,7 +152,7 @@ class Producers:
     # -- snapshots -----------------------------------------------------------------------------------------
 
     def without_silent(self, since_ms: int) -> Producers:
-        """A copy in which producers that have written nothing since are only fingerprints."""
+        """A copy that keeps only fingerprints of the producers that have written nothing since ``since_ms``."""
         kept = Producers(self.next_commit, (), self._limits)
         gone = []
         for state in self.all():

@@ -64,8 +64,8 @@ class RecordIds:
             self._highest = high.filter(pa.concat_arrays([pc.invert(same), pa.array([True])]))
 
     def new_records(self, entries: Sequence[Entry], producers: Producers, topic: str) -> NewRecords:
-        """Compares with the state before the batch; of equal ids inside it the first wins. Repeated in full whenever
-        the state has changed."""
+        """Compares the batch with the state before it; of equal ids in the batch the first one counts. Has to be called
+        again if the state has changed."""
         state = producers.look_up(self._names, topic)
         last = one_array(state["last"])
         whole, undecided = self._decide_by_ranges(last)
@@ -85,7 +85,7 @@ class RecordIds:
         )
 
     def _decide_by_ranges(self, last: pa.Array) -> tuple[list[int], list[int]]:
-        """The entries that are new as a whole, and those of which only their rows can tell; the others are old."""
+        """The entries that are entirely new, and those whose rows have to be compared; the others are old."""
         last_of_range = last.take(self._codes)
         old = pc.fill_null(pc.less_equal(self._high, last_of_range), False)
         whole = pc.and_not(is_new(self._low, last_of_range), pc.is_in(self._codes, value_set=self._suspects))

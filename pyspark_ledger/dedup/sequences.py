@@ -1,5 +1,5 @@
-"""The last sequence id of very many producers, in little memory: what a million of them need to be looked up and moved
-on in batches. A name leads to a slot, and slots are plain arrays that Arrow reads in place."""
+"""The last sequence ids of very many producers, in little memory, looked up and changed in batches. A name has a slot:
+an index into plain arrays that Arrow reads in place."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Sequences:
                 ids[slot], published_ms[slot] = sequence, time
 
     def remove(self, name: str) -> None:
-        self._slots.pop(name, None)  # its slot is given up: producers are forgotten one by one, by hand
+        self._slots.pop(name, None)  # the slot is not used again: producers are rarely forgotten, and one by one
 
     def table(self) -> pa.Table:
         """(name, sequence, publish_ms) of all."""
@@ -60,5 +60,5 @@ class Sequences:
 
 
 def _view(values: array[int]) -> pa.Array:
-    """No copy; and an array cannot grow while somebody looks, so nobody keeps it."""
+    """Does not copy. The array cannot grow while the result exists, so nobody may keep it."""
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])

@@ -1,8 +1,8 @@
-"""Values that may be too long for their node: those go to a file that the node names.
+"""Values that are too long for their node, in files that the node refers to.
 
-A file is written for one version of its node, which is in its name, and only the change that makes this version can
-name it. So once the node is past it, a file that the node does not name is garbage for good, and whoever writes the
-next one sweeps: no epochs are needed here, and no gc.
+A file is written for one version of its node, and its name contains that version. Only the change that creates this
+version can refer to it. So once the node has that version or a later one, a file that it does not refer to is garbage
+for good, and whoever writes the next file deletes it. No gc epochs are needed here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Blobs:
         return data
 
     def sweep(self, version: int, named: FileRef | None) -> None:
-        """The node is known to have had this version, and to name this file then: what is older can go."""
+        """Deletes the files of this and earlier versions, except the one that the node refers to at this version."""
         for path in list(self._storage.list(self._folder)):
             parsed = names.parse_versioned_file(path)
             if parsed is not None and parsed[0] <= version and (named is None or parsed[1] != named.uid):

@@ -1,9 +1,9 @@
-"""Entry files: Arrow IPC files whose last message vouches for everything before it.
+"""Entry files: Arrow IPC files whose last message has the checksums of everything before it.
 
-An entry file is an ordinary Arrow IPC file that any Arrow tool reads. Its last record batch has no rows and
-carries, as custom metadata, where each batch and each of its columns lies and what it hashes to. That
-message and the footer behind it are the *tail*; the commit holds the tail's length and hash. So a reader
-that wants one column of one batch verifies the tail and that column, and reads nothing else.
+An entry file is an ordinary Arrow IPC file that any Arrow tool reads. Its last record batch has no rows; its custom
+metadata say where each batch and each of its columns is, and what it hashes to. That message and the footer after it
+are the *tail*, and the commit has the tail's length and hash. So a reader that wants one column of one batch verifies
+the tail and that column, and reads nothing else.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BATCH_BYTES = 16 << 20  # bounds a worker's memory when rows are wide
 
 
 class EntryWriter:
-    """Streams record batches into a new entry file; nothing is made before the first row."""
+    """Streams record batches into a new entry file. The file is created with the first row."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class EntryWriter:
                 self._flush()
 
     def end_batch(self) -> None:
-        """What was written since the last one is a record batch of its own."""
+        """Ends a record batch: rows that are written later go to the next one."""
         if self._pending:
             self._flush()
 
@@ -122,7 +122,7 @@ class EntryReader:
         self._batches = self._read_tail()
         stored = self._reader.schema.names
         self._fields = [i for i, name in enumerate(stored) if columns is None or name in columns]
-        # Named fields also make Arrow read column by column, and so nothing that was not fetched.
+        # Given the fields, Arrow reads column by column, and so touches nothing that was not fetched.
         self._reader = self._arrow(self._fields)
 
     def batches(self, start: int, stop: int) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -219,7 +219,7 @@ def stage_entry(
 
 
 def _codec(compression: str | None) -> Any:
-    """lz4 one step faster than its default: a quarter less work for the same size on the rows that we measured."""
+    """lz4 at a faster level than its default: in our measurements a quarter less work for the same size."""
     return pa.Codec("lz4", compression_level=-1) if compression == "lz4" else compression
 
 

@@ -59,7 +59,7 @@ class FetchedSource:
         for start, data in self._ranges:
             if start <= offset and offset + length <= start + len(data):
                 return data[offset - start : offset - start + length]
-        return memoryview(b"")  # not there: its checksum will say so
+        return memoryview(b"")  # missing: its checksum will not match
 
     def arrow_file(self) -> Any:
         return pa.PythonFile(_SparseFile(self), mode="r")
@@ -115,7 +115,7 @@ def _coalesce(parts: list[tuple[int, int]], gap: int = 1 << 16) -> Iterator[tupl
 
 
 def _check_length(storage: Storage, path: str, file: FileRef) -> None:
-    """Before mapping: touching a page past the end of a cut file would kill the process."""
+    """Checked before a file is mapped: touching a page past the end of a shortened file would kill the process."""
     size = storage.size(path)
     if size != file.length:
         raise CorruptData(

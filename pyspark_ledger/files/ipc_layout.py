@@ -1,6 +1,6 @@
-"""Where each column lies in an Arrow record batch message, and what it hashes to.
+"""Where each column is in an Arrow record batch message, and its hash.
 
-pyarrow does not tell, so this reads the two flatbuffer tables that do. Their layout is frozen by the Arrow format.
+pyarrow does not say where, so this reads it from two flatbuffer tables. Their layout is fixed by the Arrow format.
 """
 
 from __future__ import annotations
@@ -82,8 +82,7 @@ def hash_chunks(chunks: Iterable[memoryview]) -> int:
 def _body_buffers(message: bytes) -> list[tuple[int, int]]:
     """(offset, length) of the buffers in a record batch message's body.
 
-    pyarrow does not tell, so this reads the two flatbuffer tables that do: Message.header is its field 2,
-    RecordBatch.buffers its field 2 as well; both layouts are frozen by the Arrow format.
+    Two flatbuffer tables say where: field 2 of Message is the header, a RecordBatch, whose field 2 are the buffers.
     """
     record_batch = _table_field(message, struct.unpack_from("<I", message, 0)[0], 2)
     vector = _table_field(message, record_batch, 2)

@@ -1,7 +1,7 @@
 """Masks: which rows of an entry are not part of the log.
 
-A duplicate that is found when its file is already written is masked, not cut out: files never change, and positions
-count every row. A mask is a bitmap with a one for every row that is kept, compressed.
+If a duplicate is found after its file was written, it is masked, because files never change and positions count every
+row. A mask is a compressed bitmap with a one for every row that is kept.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _AS_IT_IS = (
 )  # fmt: skip
 
 
-# Columns of files, and of no topic.
+# Columns that files have in addition to the topic's.
 SEQUENCE = "ledger.sequence"  # sequence ids that are not in the payload
 HIDDEN = pa.schema(
     [
@@ -37,7 +37,7 @@ LEDGER, ENTRY, INDEX, PUBLISHED, PRODUCER, _, TOMBSTONE = HIDDEN.names
 
 
 def canonical(schema: pa.Schema) -> pa.Schema:
-    """The schema as a topic stores it. InvalidInput names the column that has no place in Spark."""
+    """The schema as a topic stores it. InvalidInput names a column that Spark could not read."""
     if len(schema) == 0:
         raise InvalidInput("a topic needs at least one column", "LEDGER_INVALID_SCHEMA")
     for name in schema.names:
@@ -191,7 +191,7 @@ def project(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
 
 
 def no_columns(rows: int) -> pa.RecordBatch:
-    """Rows that are only counted. Made from no arrays, a batch would have none."""
+    """A batch without columns that still has a number of rows, for reads that only count."""
     return pa.RecordBatch.from_struct_array(pa.nulls(rows, pa.struct([])))
 
 
@@ -215,7 +215,7 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _fits(topic: pa.DataType, incoming: pa.DataType) -> bool:
-    """Equal, or equal but for nulls that the topic allows and the batch does not bring."""
+    """Whether the types are equal, except that the topic may allow null where the batch does not."""
     if pat.is_struct(topic) and pat.is_struct(incoming):
         return [f.name for f in topic] == [f.name for f in incoming] and all(map(_field_fits, topic, incoming))
     if pat.is_map(topic) and pat.is_map(incoming):

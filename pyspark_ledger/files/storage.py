@@ -1,7 +1,7 @@
 """Immutable files in a folder or an object store.
 
-ZooKeeper is the arbiter of what exists, so files need only two things: a name nobody else has, and to be
-durable before anything names them.
+ZooKeeper decides which files are part of a topic. So files need only two things: a unique name, and to be durable
+before ZooKeeper refers to them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Sink(ABC):
 
     @abstractmethod
     def abandon(self) -> None:
-        """Stop writing. What is left behind has a name that nothing refers to."""
+        """Stops writing. Nothing refers to the file that is left behind."""
 
 
 class Storage(ABC):
@@ -49,7 +49,7 @@ class Storage(ABC):
 
     @abstractmethod
     def size(self, path: str) -> int:
-        """Bytes in the file; CorruptData if there is none: whoever asks was told by ZooKeeper that it exists."""
+        """Bytes in the file; CorruptData if it is missing, because ZooKeeper says that it exists."""
 
     @abstractmethod
     def read(self, path: str, offset: int, length: int) -> pa.Buffer: ...
@@ -140,8 +140,8 @@ class LocalStorage(Storage):
 
 
 class _LocalSink(Sink):
-    """Writes a local file. Long ones are synced piece by piece in the background, so that the end need not wait for
-    the disk to take all of it."""
+    """Writes a local file. A long one is synced in the background while it is written, so that closing it need not wait
+    until all of it is on disk."""
 
     SYNC_EVERY_BYTES = 32 << 20
 
@@ -168,7 +168,7 @@ class _LocalSink(Sink):
         try:
             # Only to have less to wait for in close(), so the cheapest sync will do: macOS has no fdatasync.
             getattr(os, "fdatasync", os.fsync)(self._fd)
-        except OSError as error:  # the kernel tells of a lost page only once: to whoever syncs first
+        except OSError as error:  # the kernel reports a lost page only once, to the first sync
             self._failure = error
 
     def close(self) -> None:
@@ -251,7 +251,7 @@ class _ObjectSink(Sink):
         self._stream.close()
 
     def abandon(self) -> None:
-        # pyarrow completes an upload even when it is dropped: harmless, nothing names the object.
+        # pyarrow completes an upload even if the stream is dropped: harmless, because nothing refers to the object.
         self._stream.close()
 
 
@@ -282,7 +282,7 @@ def _make_folder_durable(folder: Path) -> None:
 
 
 def normalise_uri(text: str) -> str:
-    """One spelling for a storage root, so that two spellings of one place are not two places."""
+    """The storage root in one spelling, so that two spellings of the same root are recognised as equal."""
     if not text.strip():
         raise InvalidInput("the option 'storage' is empty: give a folder or a URI", "LEDGER_INVALID_STORAGE")
     parts = urlsplit(text)

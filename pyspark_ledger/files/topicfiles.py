@@ -29,12 +29,13 @@ _Convert = Callable[[Any], Any]
 
 
 class RowCodec(Generic[T]):
-    """Records of one kind as rows of a file: a column for each field, of the type that follows from the field's. A
-    column that a file lacks, because the field was added later, gives the field's default; one that we do not know is
-    passed over."""
+    """Stores records of one class as rows of a file: one column for each field, whose type follows from the field's.
+
+    If a file lacks a column, because the field was added later, the field gets its default. Unknown columns are
+    ignored."""
 
     def __init__(self, kind: type[T]) -> None:
-        hints = get_type_hints(kind, localns=vars(builtins))  # else a field called "bytes" would hide the type
+        hints = get_type_hints(kind, localns=vars(builtins))  # otherwise a field called "bytes" would hide the type
         columns = {name: _column(f"{kind.__name__}.{name}", hint) for name, hint in hints.items()}
         self._kind = kind
         self._names, self._values = tuple(columns), itemgetter(*columns)
@@ -105,7 +106,7 @@ FILE_TYPE, file_row, file_from_row = _FILES.struct, _FILES.dump, _FILES.load
 
 
 class TopicFiles:
-    """The metadata files of one topic. Files never change, so what was read once stays read."""
+    """The metadata files of one topic. Files never change, so some that were read are kept in memory."""
 
     _REMEMBERED = 32
 
@@ -139,7 +140,7 @@ class TopicFiles:
         return rows
 
     def fetch_table(self, ref: FileRef) -> pa.Table:
-        """Not remembered: what is kept as a table may be large."""
+        """Not kept in memory, because it may be large."""
         path = names.staged_file(self.uuid, ref.epoch, ref.uid)
         data = self.storage.read(path, 0, ref.length + 1)
         if data.size != ref.length or xxhash.xxh3_64_intdigest(data) != ref.tail_hash:

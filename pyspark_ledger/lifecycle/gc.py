@@ -1,14 +1,14 @@
-"""Garbage collection: the only code that deletes files of a living topic which anybody else may know of (I12). A
-compaction that is cut off takes back what it has written and never named, and a topic that is deleted takes all along.
+"""Garbage collection: deletes files of a topic that nothing names any more. Nothing else deletes files that others may
+know of (I12): a compaction that fails deletes only its own new files, and deleting a topic deletes all of them.
 
-First raise the gc epoch in the head, then read every reference, then delete unnamed files of epochs older than the
-last but one. A commit that would name such a file is refused from the moment the epoch is raised, so whatever is
-unnamed then stays unnamed. Files of one epoch can be named only by commits made in it or in the next, so gc reads
-the commits since the oldest epoch it has not finished, not the whole log.
+gc first raises the gc epoch in the head, then reads every reference, then deletes the files of epochs before the last
+but one that nothing names. As soon as the epoch is raised, a commit that would name such a file is refused: so a file
+that is unnamed then stays unnamed. Files of one epoch can be named only by commits made in that epoch or the next. So
+gc reads only the commits since the oldest epoch that it has not finished, not the whole log.
 
-A seal supersedes a few files: the open node of the index, the dedup snapshot. So does a compaction: the manifest of
-the oldest generation that was kept, and with it the files that only the manifest names. Whoever looks at an older head
-still reads those, so they go only when gc has run once more since they were superseded.
+Sealing a ledger replaces a few files: the open node of the index, and the dedup snapshot. A compaction replaces the
+manifest of the oldest generation, and with it the files that only that manifest names. Processes with an older head
+still read them, so they are deleted only when gc has run once more since they were replaced.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Collected:
 
 
 def collect(log: Log, *, dry_run: bool = False) -> Collected:
-    """Two runs after a file was left behind, it is gone: writers get a whole epoch to name what they staged."""
+    """One run of gc. A file that was left behind is deleted by the second run after that, so that writers have a whole
+    epoch to commit what they staged."""
     view = log.refresh(sync=True)
     _check_not_rolled_back(log, view.head)  # before anything is changed, or a refused run would wear the guard off
     doomed = _superseded(log, view) if _is_finished(view.head) else []
@@ -78,20 +79,20 @@ def _check_not_rolled_back(log: Log, head: Head) -> None:
 
 
 def _superseded(log: Log, view: View) -> list[str]:
-    """What was replaced before gc last ran."""
+    """Files that were replaced before gc last ran."""
     alive = {*view.head.gc_kept, *_replaceable(log, view.head)}
     gone = [ref for ref in view.head.gc_kept_before if ref not in alive]
     return [names.staged_file(log.topic.uuid, ref.epoch, ref.uid) for ref in gone for ref in _with_content(log, ref)]
 
 
 def _with_content(log: Log, ref: FileRef) -> list[FileRef]:
-    """What goes with a file that was replaced. A compaction's manifest takes its files along, and goes last, so that
-    a run which is cut off can be repeated. A node of the index that is full was not replaced: it became a row of the
-    level above."""
+    """A file that was replaced, and the files that are deleted with it. With a compaction's manifest its files are
+    deleted, and the manifest last, so that a run that fails can be repeated. A full node of the index is not deleted:
+    it was not replaced, the level above names it now."""
     try:
         table = log.files.fetch_table(ref)
     except CorruptData:
-        return []  # gone already: an earlier run was cut off
+        return []  # deleted already, by a run that did not finish
     if compacted.is_manifest(table):
         return [*compacted.files_of(log.files, ref), ref]
     is_full = "level" in table.column_names and table.num_rows >= log.limits.index_fanout
@@ -135,7 +136,7 @@ def _named_by(log: Log, ref: FileRef) -> list[FileRef]:
     try:
         return compacted.files_of(log.files, ref) if compacted.is_manifest(log.files.fetch_table(ref)) else []
     except CorruptData:
-        return []  # superseded, and gone since
+        return []  # replaced, and deleted since
 
 
 def _commits_since(log: Log, view: View, number: int) -> Iterator[Commit]:
@@ -156,7 +157,8 @@ def _raise_epoch(log: Log) -> View:
             gc_kept_before=head.gc_kept,
         )
 
-    return log.change_head(raised, "raising the gc epoch")  # twice is harmless: the older one is only finished sooner
+    # Raising it twice is harmless: it only finishes the older epoch sooner.
+    return log.change_head(raised, "raising the gc epoch")
 
 
 def _raise_floor(log: Log, floor: int) -> None:

@@ -36,7 +36,7 @@ class LocalHome:
 
     @property
     def pid(self) -> int | None:
-        """The process that runs the server, if it lives: one that was killed has left its number, and no lock."""
+        """The process that runs the server; None if it is dead. A killed one has left its pid file, but no lock."""
         return running_pid(self._pid_file)
 
     @property
@@ -74,7 +74,7 @@ class LocalHome:
             raise
 
     def _await_start(self, process: subprocess.Popen[bytes], port: int) -> None:
-        """It says its address when it serves, and ends if it cannot."""
+        """Waits until the process prints its address, which it does when it serves. If it cannot, it ends."""
         deadline = Deadline(SYSTEM_CLOCK, _START_S)
         while f"{HOST}:{port}" not in (said := self._log.read_text(errors="replace").splitlines()):
             if process.poll() is not None or deadline.passed:

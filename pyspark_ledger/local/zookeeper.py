@@ -29,8 +29,8 @@ HOST = "127.0.0.1"
 # Below what Linux and macOS give to outgoing connections: a client that reconnects to a dead server on a port
 # of that range can end up connected to itself, and the server then never gets its port back.
 _PORTS = range(20_000, 32_000)
-# The shell turns into java; a child of it waits for the end of the pipe that we hold, which comes when we die
-# in whatever way. A line on the pipe sends the child away, so that it never kills a pid that was given again.
+# The shell becomes java. A child of the shell waits for the end of the pipe that we hold, which comes when we die in
+# whatever way, and then kills java. A line on the pipe ends the child, so that it never kills a pid that was reused.
 _SUPERVISED = 'exec 3<&0; (read -r _ <&3 || kill -9 $$) >/dev/null 2>&1 & exec 3<&-; exec "$@" </dev/null'
 _JVM = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto"]
 _QUIET = ["-Dlog4j2.level=WARN", "-Dzookeeper.jmx.log4j.disable=true", "-Djava.net.preferIPv4Stack=true"]
@@ -123,7 +123,7 @@ class _Member:
 
     def launch(self, command: list[str]) -> None:
         with self.log.open("ab") as log:
-            if not _lock(log, fcntl.LOCK_EX):  # java inherits it with its output: two servers never share a folder
+            if not _lock(log, fcntl.LOCK_EX):  # java inherits the lock: two servers never share a folder
                 raise InvalidInput(f"a server runs in {self.folder}", "LEDGER_FOLDER_IN_USE")
             self.process = subprocess.Popen(
                 ["/bin/sh", "-c", _SUPERVISED, "zookeeper", *command, str(self.config)],
@@ -136,7 +136,7 @@ class _Member:
             )
 
     def kill(self) -> None:
-        """ZooKeeper logs a write before it answers: SIGKILL loses nothing, and is quick."""
+        """Kills the server. Nothing is lost, because ZooKeeper logs a write before it answers."""
         process, self.process = self.process, None
         if process is None or process.stdin is None:
             return
@@ -160,7 +160,7 @@ class _Member:
 
     @property
     def ready(self) -> bool:
-        """It serves, and it is ours: somebody else may have won the port."""
+        """Whether it serves. Another server may have taken the port, so its folder is compared too."""
         return bool(self.mode) and f"dataDir={self.folder}" in _ask(self.ports[0], "conf")
 
     def tail(self) -> str:
@@ -375,7 +375,8 @@ class LocalZooKeeper:
 
 @contextlib.contextmanager
 def _pid_file(path: str | None) -> Iterator[None]:
-    """Names this process. Only the lock tells that it is alive: a pid alone may belong to somebody else by now."""
+    """Holds this process's id, and is locked while the process lives: a pid alone may belong to another process by
+    now."""
     if path is None:
         yield
         return

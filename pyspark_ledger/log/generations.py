@@ -40,14 +40,14 @@ _MANIFEST = pa.schema(
 
 
 def newest(view: View, end: Position | None = None) -> Generation | None:
-    """The newest generation; for a read that stops at ``end``, the newest that goes no further: a later one has no
-    longer what was true at the end."""
+    """The newest generation. For a read that stops at ``end``, the newest whose horizon is not after it: a later one
+    has dropped records that were the last of their key at ``end``."""
     usable = [generation for generation in view.head.generations if end is None or generation.horizon <= end]
     return usable[-1] if usable else None
 
 
 def numbered(view: View, number: int) -> Generation:
-    """The one that a batch was planned on."""
+    """The generation with this number, which a batch was planned on."""
     for generation in view.head.generations:
         if generation.number == number:
             return generation

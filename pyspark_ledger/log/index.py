@@ -18,7 +18,7 @@ from pyspark_ledger.metadata.records import Commit, FileRef
 
 @dataclass(frozen=True, slots=True)
 class IndexRow:
-    """A leaf (level 0) or a node, with what is known of the first commit below it."""
+    """A row of an index file: one leaf (level 0) or node, and the first commit below it."""
 
     level: int
     ledger: int
@@ -28,7 +28,7 @@ class IndexRow:
     file: FileRef
 
 
-# Made when first needed: tasks import this module, and read no index.
+# Made when they are first needed: tasks import this module and never read an index.
 @cache
 def _commit_rows() -> RowCodec[Commit]:
     return RowCodec(Commit)
@@ -56,7 +56,7 @@ class Index:
         return [load(row) for row in self._files.fetch(leaf.file)]
 
     def references(self, first_commit: int) -> Iterator[FileRef]:
-        """Every file of the tree that reaches a commit or a later one."""
+        """Every file of the tree that is on the way to this commit or a later one."""
         yield from self._spine
         rows = [row for ref in reversed(self._spine) for row in self._rows(ref)]
         yield from self._references(rows, first_commit)
@@ -80,7 +80,7 @@ class Index:
         return [load(row) for row in self._files.fetch(ref)]
 
     def extended(self, leaf: IndexRow, epoch: int, fanout: int) -> tuple[FileRef, ...]:
-        """Stages the files of a tree with one more leaf and returns its spine. This tree stays as it is."""
+        """Stages the files of a tree that has one more leaf, and returns its spine. This tree is not changed."""
         return self._extend(self._spine, 0, leaf, epoch, fanout)
 
     def _extend(

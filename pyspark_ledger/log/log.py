@@ -1,7 +1,8 @@
 """One topic as one process sees it.
 
-A :class:`Log` keeps the head and the open ledger's commits in memory. Writers trust what they have: the
-head's version tells them when they were wrong. Readers keep it current by a watch, with polling behind it.
+A :class:`Log` keeps the head and the open ledger's commits in memory. Writers use them even if they may be outdated: a
+commit that was decided from an outdated head is refused, because it checks the head's version. Readers keep them
+current with a watch, and by polling in case the watch is lost.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _PRODUCER_BYTES = 100  # of one producer in a file, at most, for a name that any
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The topic at one version of its head: a consistent picture that never changes."""
+    """The topic at one version of its head. It is consistent, and never changes."""
 
     head: Head
     version: int
@@ -52,6 +53,8 @@ class View:
 
 
 class Log:
+    """One topic: its head, commits, schemas and producers, as far as they were read."""
+
     def __init__(
         self,
         metadata: Metadata,
@@ -84,13 +87,14 @@ class Log:
         return Transactions(self.metadata, self.limits, self.clock)
 
     def change_head(self, edit: Callable[[Head], Head | None], what: str) -> View:
-        """For whatever is no append. Commits that were judged by the old head lose their version."""
+        """Any change of the head that is not an append. Commits that were decided from the old head are refused,
+        because the head has another version then."""
         self.transactions.change(_HeadNode(self), edit, f"topic '{self.topic.name}': {what}")
         return self.view()
 
     @classmethod
     def by_uuid(cls, metadata: Metadata, storage: Storage, uuid: str, limits: Limits, clock: Clock) -> Log | None:
-        """The topic with this UUID, whatever it is called; None if there is none."""
+        """The topic with this UUID; None if there is none."""
         head = metadata.read(HeadKey(uuid))
         if head is None:
             metadata.sync()
@@ -103,10 +107,10 @@ class Log:
         """Another topic of the namespace."""
         return Log.by_uuid(self.metadata, self.storage, uuid, self.limits, self.clock)
 
-    # -- the picture ---------------------------------------------------------------------------------------
+    # -- the view ------------------------------------------------------------------------------------------
 
     def view(self, max_age_s: float | None = None) -> View:
-        """What is in memory, read anew if a watch fired or it is older than ``max_age_s``."""
+        """The view in memory; read again if the watch fired or it is older than ``max_age_s``."""
         stale = self._hinted or (max_age_s is not None and self.clock.monotonic() - self._seen_at > max_age_s)
         return self.refresh() if self._view is None or stale else self._view
 
@@ -120,8 +124,8 @@ class Log:
             found = self.metadata.read(HeadKey(self.topic.uuid), self._hint if self._watch else None)
             if found is None or (self._view is not None and found.version < self._view.version):
                 if not fresh:
-                    continue  # a new session may answer from the past
-                raise self._gone() if found is None else self._set_back()
+                    continue  # the server of a new session may lag behind
+                raise self._gone() if found is None else self._rolled_back()
             commits = self._open_commits(found.record)
             if commits is not None:
                 self._seen_at = self.clock.monotonic()
@@ -131,7 +135,7 @@ class Log:
         )
 
     def committed(self, head: Head, version: int, commit: Commit, highest: pa.Table | None = None) -> View:
-        """Takes over what this process itself has just made, without asking for it."""
+        """Adds a commit that this process has just made to the view, without reading it."""
         assert self._view is not None
         assert version == self._view.version + 1
         if self._producers is not None and self._producers.next_commit == commit.number:
@@ -139,7 +143,7 @@ class Log:
         return self._install(Versioned(head, version), (*self._view.open_commits, commit))
 
     def head_changed(self, now: Versioned[Head]) -> None:
-        """The same for a change that adds no commit."""
+        """Takes over a head that this process has just written, without a new commit."""
         if self._view is not None and now.version == self._view.version + 1:
             self._install(now, self._view.open_commits)
 
@@ -148,7 +152,7 @@ class Log:
         return self._view
 
     def _open_commits(self, head: Head) -> tuple[Commit, ...] | None:
-        """None if the ledger was sealed and its nodes deleted while we looked."""
+        """None if the ledger was sealed and its nodes were deleted while we read them."""
         known: tuple[Commit, ...] = ()
         if self._view is not None and self._view.head.ledger == head.ledger:
             known = self._view.open_commits
@@ -158,7 +162,8 @@ class Log:
         return (*known, *new) if len(new) == len(found) else None
 
     def _read(self, key: Key[R]) -> R:
-        """A record that a topic always has. What a stale server has not seen yet is not gone."""
+        """A record that every topic has. If it seems to be missing it is read again after a sync, because the server
+        may lag behind."""
         found = self.metadata.read(key)
         if found is None:
             self.metadata.sync()
@@ -177,9 +182,9 @@ class Log:
             "LEDGER_TOPIC_DELETED",
         )
 
-    def _set_back(self) -> DataLoss:
+    def _rolled_back(self) -> DataLoss:
         return DataLoss(
-            f"topic '{self.topic.name}': its head is older than it was before: ZooKeeper was set back to an older "
+            f"topic '{self.topic.name}': its head is older than it was before: ZooKeeper was rolled back to an older "
             "state, and commits were lost. Writers stop until it is repaired",
             "LEDGER_SET_BACK",
         )
@@ -204,7 +209,7 @@ class Log:
         yield from _ending_after(view.open_commits, position)
 
     def commit_at_ordinal(self, view: View, ordinal: int) -> Commit:
-        """The commit that has the record with so many before it."""
+        """The commit of the record that has ``ordinal`` records before it."""
         commits: Sequence[Commit] = view.open_commits
         if not commits or ordinal < commits[0].records_before:
             index = Index(self.files, view.head.index)
@@ -220,7 +225,7 @@ class Log:
 
     def _commits_around_time(self, view: View, publish_ms: int) -> Iterator[Commit]:
         index = Index(self.files, view.head.index)
-        # Commits of one millisecond may span ledgers: begin where everything is surely older.
+        # Commits of one millisecond may be in several ledgers: begin with the last ledger that starts earlier.
         for leaf in index.leaves(lambda row: row.publish_ms, publish_ms - 1):
             yield from index.commits(leaf)
         yield from view.open_commits
@@ -231,8 +236,8 @@ class Log:
     def check_not_past_end(self, view: View, position: Position) -> None:
         if position > view.head.end and position.ledger >= view.head.ledger:
             raise DataLoss(
-                f"position {position} is past the end {view.head.end} of topic '{self.topic.name}': ZooKeeper was set "
-                "back to an older state, and commits were lost",
+                f"position {position} is past the end {view.head.end} of topic '{self.topic.name}': ZooKeeper was "
+                "rolled back to an older state, and commits were lost",
                 "LEDGER_POSITION_PAST_END",
             )
 
@@ -245,7 +250,7 @@ class Log:
         return self._schemas[schema_id]
 
     def producers(self) -> tuple[View, dedup.Producers]:
-        """A view and the producer states that belong to it: those in memory, or the snapshot, and the commits since."""
+        """A view, and the producers' states at that view: from memory or from the snapshot, and the commits since."""
         view = self.view()
         for _ in range(self.limits.look_attempts):
             states = self._producers
@@ -263,7 +268,7 @@ class Log:
 
     def known_sequences(self, at_most: int, name: str = "") -> pa.Table | None:
         """(producer, sequence) of the producers whose records bring ids, or of one of them; None if there are more than
-        ``at_most``. Does not even load the state if its files tell that it is larger."""
+        ``at_most``. If the sizes of its files show that there are, it is not even loaded."""
         view = self.view()
         largest = max((c.highest_file.length for c in view.open_commits if c.highest_file is not None), default=0)
         if self._snapshot is None or self._snapshot[0] != view.head.ledger:
@@ -274,8 +279,8 @@ class Log:
         return self.producers()[1].known_sequences(at_most, name)
 
     def _can_follow(self, states: dedup.Producers, head: Head) -> bool:
-        """Whether what is in memory and the open ledger's commits give the state. A topic that evicts producers does
-        so at a seal: then the snapshot is the truth, whatever this process remembers."""
+        """Whether the state can be derived from what is in memory and the open ledger's commits. If a topic evicts
+        producers, it does so when a ledger is sealed: then only the new snapshot is right."""
         if head.policies.evict_producers_ms and states.first_commit != head.ledger_first_commit:
             return False
         return head.ledger_first_commit <= states.next_commit <= head.next_commit
@@ -293,7 +298,7 @@ class Log:
 
 
 class _HeadNode:
-    """The head, as what is changed at its version."""
+    """The head as a node for :meth:`Transactions.change`."""
 
     def __init__(self, log: Log) -> None:
         self._log = log

@@ -1,7 +1,7 @@
-"""Places in a topic: what people say (earliest, latest, a position, a time, an offset) and the position that it means.
+"""Places in a topic: what people give (earliest, latest, a position, a time, an offset) and the position that it means.
 
-There is one way for Spark's options, the client, the command line and cursors: :func:`parse` what was given, then
-:func:`resolve` it for a read, or :func:`settle` it for a cursor, which must stand on a record or at the end.
+Spark's options, the client, the command line and cursors all do it in this way: :func:`parse` what was given, then
+:func:`resolve` it for a read, or :func:`settle` it for a cursor, which must be at a record or at the end.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ PlaceLike = str | Position | datetime | Place  # what callers may give
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Where a cursor stands that was sent to a place. ``exact`` is False if that was a position which has no record
-    (masked, or past the end), so that this is the next valid one."""
+    """The position of a cursor that was moved to a place. ``exact`` is False if the place was a position that has no
+    record (a masked row, or past the end): then this is the next position that has one, or the end."""
 
     position: Position
     exact: bool
@@ -49,7 +49,7 @@ class Settled:
 
 
 def parse(given: PlaceLike, what: str = "place in a topic") -> Place:
-    """Whatever names a place; ``what`` says in the error what it was needed for."""
+    """The place that was given. InvalidInput if it is none; ``what`` says in the message what it was needed for."""
     if isinstance(given, Place):
         return given
     if isinstance(given, Position):
@@ -104,8 +104,8 @@ def _milliseconds(moment: datetime) -> int:
 
 
 def resolve(log: Log, view: View, given: PlaceLike) -> Position:
-    """Where a read starts or ends. A time is the first record published at or after it; a position past the end is
-    refused, because a reader that was there before must learn that something was lost."""
+    """The position where a read starts or ends. A time means the first record published at or after it. A position past
+    the end is refused: if a reader was there before, records were lost, and it must know."""
     place = parse(given)
     if place.publish_ms is not None:
         return at_time(log, view, place.publish_ms)
@@ -122,8 +122,7 @@ def resolve(log: Log, view: View, given: PlaceLike) -> Position:
 
 
 def settle(log: Log, view: View, given: PlaceLike) -> Settled:
-    """Where a cursor stands that is sent to a place: at the record that is there, else at the next one, at most at the
-    end."""
+    """The position of a cursor that is moved to a place: the record that is there, or the next one, or the end."""
     place = parse(given)
     if place.position is None:
         wanted = resolve(log, view, place)

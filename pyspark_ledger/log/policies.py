@@ -28,7 +28,8 @@ def change(
     snapshot_commits: int | Unchanged,
     evict_producers_after: timedelta | Unchanged | None,
 ) -> Policies:
-    """One change of the head: commits judged by the old policies lose their version."""
+    """Changes the policies in the head. Commits that were decided by the old policies are refused, because the head has
+    another version then."""
 
     def edit(head: Head) -> Head | None:
         wanted = _changed(head.policies, deduplication, snapshot_commits, evict_producers_after)

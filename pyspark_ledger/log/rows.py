@@ -25,12 +25,12 @@ RecordFields = tuple[Position, Mapping[str, Any], datetime, str, int | None, str
 
 @dataclass(frozen=True, slots=True)
 class SliceRows(ABC):
-    """Records of a slice: the columns that were asked for, and what is known of each record besides."""
+    """Some records of a slice: the columns that were asked for, and each record's position, producer and so on."""
 
     uuid: str
     indexes: pa.Array  # of the rows in their file
     batch: pa.RecordBatch
-    stored: pa.RecordBatch  # with the columns that say more of each record, asked for or not
+    stored: pa.RecordBatch  # with the columns that ids and positions are read from
 
     @abstractmethod
     def positions(self) -> tuple[pa.Array, pa.Array, pa.Array]:
@@ -47,7 +47,7 @@ class SliceRows(ABC):
     @property
     @abstractmethod
     def has_producer(self) -> bool:
-        """False: nothing is known of who wrote them."""
+        """Whether it is known who wrote them."""
 
     @abstractmethod
     def tokens(self) -> pa.Array:
@@ -63,7 +63,7 @@ class SliceRows(ABC):
 
 @dataclass(frozen=True, slots=True)
 class LogRows(SliceRows):
-    """Records of one entry: most of what is known of them is the same for all."""
+    """Records of one entry: most of their metadata is the same for all."""
 
     piece: LogSlice
 
@@ -139,7 +139,7 @@ def read_slice(
 ) -> Iterator[SliceRows]:
     """The records of a slice in a schema, verified as they are read; masked rows are left out."""
     kept = mask.unpack(piece.mask, piece.file_rows) if piece.mask else None
-    columns = [*schema.names, *_columns_besides(piece, with_ids)]
+    columns = [*schema.names, *_extra_columns(piece, with_ids)]
     for first, stored in EntryReader(storage, uuid, piece.file, columns).batches(piece.start, piece.stop):
         indexes = pa.arange(first, first + stored.num_rows)
         if kept is not None:
@@ -156,15 +156,15 @@ def read_slice(
                 yield CompactedRows(uuid, indexes, batch, stored)
 
 
-def _columns_besides(piece: Slice, with_ids: bool) -> list[str]:
-    """What has to be read besides the columns that were asked for."""
+def _extra_columns(piece: Slice, with_ids: bool) -> list[str]:
+    """Columns that have to be read in addition to those that were asked for."""
     if isinstance(piece, LogSlice):
         return [name for name in (piece.sequence_column, piece.producer_column) if name] if with_ids else []
     return list(schemas.HIDDEN.names)
 
 
 def _seen_from(stored: pa.RecordBatch, base: Position) -> pa.Array:
-    """Everything but tombstones that lie before a reader's first look: it never saw what they removed."""
+    """Everything except tombstones before the position where a reader began: it never saw what they removed."""
     tombstone = stored.column(schemas.TOMBSTONE)
     if not tombstone.true_count:
         return pa.repeat(True, stored.num_rows)

@@ -56,7 +56,8 @@ def records_before(log: Log, view: View, position: Position) -> int:
 
 
 def position_at(log: Log, view: View, ordinal: int) -> Position:
-    """Where the record is that has so many before it; the end if there is none. The reverse of records_before."""
+    """The position of the record that has ``ordinal`` records before it; the end if there is none. The inverse of
+    records_before."""
     if ordinal >= view.head.records:
         return view.head.end
     commit = log.commit_at_ordinal(view, ordinal)
@@ -83,8 +84,8 @@ def bytes_before(log: Log, view: View, position: Position) -> int:
 
 
 def share(pieces: Sequence[Slice], target_bytes: int, min_partitions: int) -> list[list[Slice]]:
-    """Cuts a read into partitions: contiguous and in order, balanced by bytes, small entries together. Large entries
-    are cut between their record batches, unless only a cut inside them gives as many partitions as were asked for."""
+    """Cuts a read into partitions: contiguous, in order, of about the same number of bytes. Large entries are cut
+    between their record batches; inside them only if there would otherwise be fewer partitions than asked for."""
     total = sum(piece.bytes for piece in pieces)
     rows = sum(piece.width for piece in pieces)
     wanted = min(rows, max(-(-total // target_bytes), min_partitions))

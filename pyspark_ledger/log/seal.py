@@ -1,8 +1,8 @@
 """Sealing: the open ledger's commits move from ZooKeeper nodes to an index file.
 
-The order is what makes every crash harmless: stage the files, move the reference in one multi, and only
-then delete the nodes. A crash before the multi leaves files that nothing names; a crash after it leaves
-nodes below a ledger that is no longer open, which the next seal deletes.
+The order makes every crash harmless: first the files are staged, then one transaction changes the head, then the nodes
+are deleted. A crash before the transaction leaves files that nothing names; a crash after it leaves nodes of a ledger
+that is no longer open, which the next seal deletes.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def is_full(log: Log, view: View) -> bool:
 
 
 def seal(log: Log) -> View:
-    """Seals the open ledger and opens the next; returns the new view. Whoever loses the race has nothing to do:
-    the ledger is sealed either way."""
-    log.refresh(sync=True)  # what an old picture names may be superseded, and gone
+    """Seals the open ledger and opens the next; returns the new view. If somebody else was faster, the ledger is sealed
+    all the same, and nothing is left to do."""
+    log.refresh(sync=True)  # files that an outdated view names may have been replaced and deleted
     view, producers = log.producers()
     head = view.head
     if not is_full(log, view):
@@ -65,14 +65,14 @@ def seal(log: Log) -> View:
         )
         logger.info("sealed topic=%s ledger=%d commits=%d", head.name, head.ledger, len(view.open_commits))
     except (TransactionLost, OutcomeUnknown):
-        pass  # the head tells what happened, whoever did it
+        pass  # the head shows what happened, whoever did it
     view = log.refresh(sync=True)
     sweep(log, view)
     return view
 
 
 def sweep(log: Log, view: View) -> None:
-    """Deletes the nodes of ledgers that are no longer open, also those that a crashed sealer left."""
+    """Deletes the nodes of ledgers that are no longer open, also those that a crash left."""
     try:
         for key in log.metadata.children(RootKey(view.head.uuid)):
             if isinstance(key, LedgerKey) and key.ledger < view.head.ledger:

@@ -39,7 +39,7 @@ class Slice:
         return self.file.length * self.width // self.file_rows
 
     def first(self, rows: int) -> Self:
-        """The first so many records."""
+        """The part with the first ``rows`` records."""
         return self.until(mask.skip(self.mask, self.file_rows, self.start, rows))
 
     def until(self, index: int) -> Self:
@@ -72,7 +72,7 @@ class LogSlice(Slice):
         return self.after(self.stop)
 
     def after(self, index: int) -> Position:
-        """The first record at or after an index. One spelling: past an entry's last record comes the next entry."""
+        """The position of the first record at or after an index: after an entry's last one, the next entry's first."""
         index = mask.skip(self.mask, self.file_rows, index, 0) if index < self.file_rows else index
         if index >= self.file_rows:
             return Position(self.ledger, self.entry + 1, 0)
@@ -85,4 +85,4 @@ class CompactedSlice(Slice):
     whom it was published."""
 
     number: int  # of the file in its generation
-    base: Position  # tombstones before it are left out: the reader began here and never saw what they removed
+    base: Position  # where the reader began: tombstones before it are left out, it never saw what they removed

@@ -18,7 +18,8 @@ _UNLIMITED = 1 << 62
 class ReadSource:
     """What a read reads: the log; with a generation, its records below its horizon and the log from there on.
 
-    Tombstones of the generation before ``base`` are left out: whoever began there never saw what they removed."""
+    ``base`` is where the reader began: tombstones of the generation before it are left out, because the reader never
+    saw what they removed."""
 
     def __init__(self, log: Log, view: View, generation: Generation | None = None, base: Position = EARLIEST) -> None:
         self._log, self._view, self._generation, self._base = log, view, generation, base
@@ -66,8 +67,8 @@ class ReadSource:
 
 
 def _rows_that_fit(piece: Slice, rows_left: int, bytes_left: int, *, at_least: int) -> int:
-    """Large pieces are split. The first one gives at least one row, or a limit below a row's size would stop the stream
-    for ever."""
+    """How many rows of a piece fit; large pieces are split. The first piece gives at least one row: otherwise a limit
+    below a row's size would stop the stream for ever."""
     rows = min(piece.rows, rows_left)
     if piece.bytes > bytes_left:
         fitting = piece.until(piece.start + bytes_left * piece.file_rows // piece.file.length).rows

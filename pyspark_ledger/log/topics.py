@@ -1,4 +1,4 @@
-"""Making, finding and deleting topics, and the namespace they are in."""
+"""Creating, finding and deleting topics, and the namespace they are in."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from pyspark_ledger.metadata.transactions import Transactions
 
 
 def storage_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CLOCK) -> str:
-    """Where the namespace keeps its files. Recorded on first use, so that later users need not say it."""
+    """Where the namespace keeps its files. The first user says it, and it is recorded for later ones."""
     wanted = normalise_uri(asked) if asked else None
     found = metadata.read(NamespaceKey())
     if found is None:
@@ -124,7 +124,7 @@ def list_topics(metadata: Metadata) -> list[str]:
 def delete_topic(
     metadata: Metadata, name: str, *, limits: Limits = DEFAULT_LIMITS, clock: Clock = SYSTEM_CLOCK
 ) -> Topic:
-    """Takes the name away first, so that nobody finds a topic that is half gone. Its files are left to gc."""
+    """Deletes a topic's nodes, the name first, so that nobody finds a topic that is half deleted. Leaves its files."""
     topic = get_topic(metadata, name)
 
     def look() -> bool | None:
@@ -152,6 +152,6 @@ def _purge(metadata: Metadata, uuid: str, limits: Limits) -> None:
 
 
 def _delete(metadata: Metadata, ops: list[Delete]) -> None:
-    """A late commit may bring a node, and an owner's session may take one: the next round sees what is there."""
+    """A late commit may add a node, and the end of a session may delete one: the next round reads what is there."""
     with contextlib.suppress(TransactionLost, OutcomeUnknown):
         metadata.transact(ops)

@@ -1,7 +1,8 @@
-"""What a client still has to do when the call that needed it is over: retried in the background until it is done.
+"""Work that a client does in the background, retried until it succeeds.
 
-A call that failed because ZooKeeper was away cannot clean up after itself at that moment; and an ephemeral node that
-went with a lost session has to be made again while its holder is busy elsewhere. Both are chores.
+There are two kinds of such chores. A call that failed because ZooKeeper did not answer cannot clean up after itself at
+that moment. And an ephemeral node that was deleted with a lost session has to be recreated while its holder does
+something else.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ LONGEST_RETRY_S = 5.0
 
 @dataclass(eq=False)
 class Chore:
-    """``run`` returns how many seconds to wait until it is run again; None when there is nothing left to do. It may
-    be called from another thread than the one that asked for it. ``wake`` runs it at once."""
+    """``run`` does the work, perhaps on another thread than the one that added the chore. It returns the seconds until
+    it should run again, or None if there is nothing left to do. ``wake`` runs it at once."""
 
     what: str
     run: Callable[[], float | None]
     chores: Chores
     due: float
     failures: int = field(default=0)
-    woken: bool = field(default=False)  # while it ran: what it saw may be old
+    woken: bool = field(default=False)  # while it was running: what it has read may be outdated
 
     def wake(self) -> None:
         self.chores.wake(self)
@@ -51,8 +52,8 @@ class Chores:
             _all.add(self)
 
     def begin(self) -> None:
-        """With nothing to do."""
-        self.leftovers: set[bytes] = set()  # ids of holders whose calls failed: they hold nothing any more
+        """Starts with no chores."""
+        self.leftovers: set[bytes] = set()  # ids of holders whose calls failed: their nodes do not count
         self._chores: list[Chore] = []
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -79,7 +80,7 @@ class Chores:
                 self._chores.remove(chore)
 
     def run_due(self) -> None:
-        """Everything whose time has come, once."""
+        """Runs every chore whose time has come, once."""
         with self._changed:
             now = self._clock.monotonic()
             due = [chore for chore in self._chores if chore.due <= now]
@@ -125,7 +126,8 @@ class Chores:
             self.run_due()
 
     def close(self, *, connected: bool) -> None:
-        """Tries what is left once more, if there is somebody to ask; the rest goes with the session."""
+        """Tries failed chores once more if ZooKeeper is connected. Nodes that are still left are deleted with the
+        session."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -138,7 +140,7 @@ _all: weakref.WeakSet[Chores] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """A forked child has its parent's nodes to keep as little as its parent's session."""
+    """The parent's session and its nodes are the parent's business, not the forked child's."""
     for chores in list(_all):
         chores.begin()
 

@@ -1,13 +1,15 @@
-"""Nodes that are there while their holder lives: who owns a subscription, resets it, compacts a topic, pins a reader.
+"""Ephemeral nodes, which exist while their holder lives: the owner of a subscription, who resets it, the compactor of a
+topic, the pin of a reader.
 
-ZooKeeper removes such a node when the session ends that made it. A holder that lives on does not notice by itself, and
-one whose call failed leaves a node that stays for as long as its process. So every such node has an owner in memory:
+ZooKeeper deletes such a node when the session ends that created it. A holder that lives on does not notice by itself.
+And a call that failed may leave a node that stays for as long as its process. So every such node has an object here:
 
-- it is made again after a lost session, if the record that it belongs to still names its holder;
-- its removal is retried in the background until it works;
-- what a failed call of this process left behind counts for nothing, and the next call takes its place.
+- the node is recreated after a lost session, if the record that it belongs to still names its holder;
+- its removal is retried in the background until it succeeds;
+- a node that a failed call of this process left behind does not count, and the next call replaces it.
 
-A node is ours only if its id *and* its session are ours: one of an old session of ours goes when that ends.
+A node is ours only if its id *and* its session are ours. One of an earlier session of ours will be deleted when that
+session ends.
 """
 
 from __future__ import annotations
@@ -44,12 +46,12 @@ from pyspark_ledger.metadata.transactions import Transactions
 logger = logging.getLogger(__name__)
 
 EphemeralKey = OwnerKey | ReviserKey | CompactorKey | PinKey
-Guard = Callable[[], Check | None]  # holds while the record still names us; None: it no longer does
+Guard = Callable[[], Check | None]  # checks that the record still names us; None: it does not
 
 
 class Ephemeral(Generic[R]):
-    """One ephemeral node. With a ``guard`` it comes and goes in the transactions that change its record; without, it
-    is taken and released by itself."""
+    """One ephemeral node. With a ``guard``, the node is created and deleted by the transactions that change the record
+    it belongs to. Without one, it is taken and released by itself."""
 
     def __init__(
         self,
@@ -65,21 +67,21 @@ class Ephemeral(Generic[R]):
         self._key, self._record, self._what, self._guard = key, record, what, guard
         self._keeping: Chore | None = None
         self._leaving = False
-        self._lock = threading.RLock()  # the background looks after it too
+        self._lock = threading.RLock()  # the background thread uses this object too
 
     # -- in transactions that change the record ----------------------------------------------------------------
 
     def create_ops(self) -> list[Op]:
-        """Makes it, in the place of whatever was left there."""
+        """Creates the node, in place of one that was left behind."""
         return [*self._vacate(), self._create()]
 
     def remove_ops(self) -> list[Op]:
-        """Removes it, in the transaction in which its holder leaves."""
+        """Deletes the node, in the transaction in which its holder leaves."""
         self._leaving = True
         return self._vacate()
 
     def _vacate(self) -> list[Op]:
-        self._metadata.sync()  # or a node that was not seen would be left behind
+        self._metadata.sync()  # a stale read could miss a node, which would then be left behind
         found = self._metadata.read(self._key)
         return [] if found is None else [Delete(cast(AnyKey, self._key))]
 
@@ -89,7 +91,8 @@ class Ephemeral(Generic[R]):
     # -- by itself ---------------------------------------------------------------------------------------------
 
     def take(self) -> R | None:
-        """None if it is ours now; else who has it. What a failed call of this process left there is replaced."""
+        """Creates the node. None if it is ours now; else who has it. One that a failed call of this process left is
+        replaced."""
         transactions = Transactions(self._metadata, self._limits, self._clock)
         while True:
             try:
@@ -112,7 +115,7 @@ class Ephemeral(Generic[R]):
         return None if found is None else self._is_ours(found.record)
 
     def put(self, record: R) -> None:
-        """Other content. If the node is gone it is made again with that."""
+        """Changes the content; recreates the node with it if the node is gone."""
         with self._lock:
             self._record = record
             found = self._metadata.read(self._key)
@@ -122,7 +125,7 @@ class Ephemeral(Generic[R]):
         self.keep()
 
     def release(self) -> None:
-        """Removes it; if that does not work now, as soon as it does."""
+        """Deletes the node; if that fails now, in the background."""
         self.forget()
         try:
             with self._lock:
@@ -140,11 +143,13 @@ class Ephemeral(Generic[R]):
         try:
             self._metadata.transact([Delete(cast(AnyKey, self._key), found.version)])
         except TransactionLost:
-            return  # its session ended, or it changed hands
+            return  # its session ended, or somebody else has it now
 
     def abandon(self, remove: Callable[[], None] | None = None, *, may_arrive: bool = False) -> None:
-        """A call of ours failed, and its node may be there, or even arrive later: it counts for nothing from now on,
-        and is removed as soon as that works. ``remove`` does it together with what the record says."""
+        """For a call of ours that failed. From now on its node does not count, and it is deleted in the background.
+
+        ``remove`` does that if the record has to be changed too. With ``may_arrive``, a request to create the node may
+        still be on its way, so deleting goes on for a while."""
         self.forget()
         deadline = self._clock.monotonic() + (self._limits.leftover_s if may_arrive else 0.0)
         leftovers = self._metadata.chores.leftovers
@@ -159,19 +164,19 @@ class Ephemeral(Generic[R]):
                 leftovers.discard(self._record.id)
             return None
 
-        self._metadata.chores.add(f"{self._what}: taking it back", run)
+        self._metadata.chores.add(f"{self._what}: removing it", run)
 
     # -- after a lost session ----------------------------------------------------------------------------------
 
     def keep(self) -> None:
-        """From now on it is recreated when a session was lost. Looked after only when it has stood for a while: most
-        resets are over before that, and a session does not end sooner either."""
+        """Recreates the node from now on whenever a session was lost. The first look comes only when it has stood for a
+        while: most resets are over before that, and a session does not end sooner either."""
         self.forget()
         after_s = self._metadata.session_timeout_s / 5
         self._keeping = self._metadata.chores.add(f"keeping {self._what}", self._look, after_s)
 
     def forget(self) -> None:
-        """It is nobody's business here any more."""
+        """Stops recreating the node."""
         if self._keeping is not None:
             self._keeping.cancel()
             self._keeping = None
@@ -193,10 +198,11 @@ class Ephemeral(Generic[R]):
                     logger.warning("%s: lost to another, after a lost session", self._what)
                 self._keeping = None
                 return None
-            return 0.0  # once more, to watch the new node
+            return 0.0  # run again at once, to watch the new node
 
     def recreate(self, found: Versioned[R] | None) -> bool:
-        """False if somebody else has taken its place. Raises if that could not be found out."""
+        """Recreates the node after a lost session; ``found`` is what is there now. False if somebody else has taken its
+        place. Raises if ZooKeeper does not say."""
         ops: list[Op] = []
         if self._guard is not None:
             check = self._guard()
@@ -209,15 +215,15 @@ class Ephemeral(Generic[R]):
             ops.append(Delete(cast(AnyKey, self._key), found.version))
         try:
             self._metadata.transact([*ops, self._create()])
-            logger.info("%s: made again, after a lost session", self._what)
+            logger.info("%s: recreated, after a lost session", self._what)
         except TransactionLost:
-            self._metadata.sync()  # something has changed meanwhile: the next look tells what
+            self._metadata.sync()  # something has changed meanwhile: the next look shows what
         return True
 
     # -- whose it is -------------------------------------------------------------------------------------------
 
     def _is_ours(self, record: R) -> bool:
-        """A pin's key is nobody else's; what others may hold too carries the holder's id."""
+        """A holder's record has an id. A pin has none, because its key already belongs to one reader alone."""
         if isinstance(record, Holder) and isinstance(self._record, Holder):
             return record.id == self._record.id
         return isinstance(record, Pin)

@@ -189,7 +189,7 @@ AnyKey = (
 class Versioned(Generic[R]):
     record: R
     version: int
-    own: bool = field(default=False, compare=False)  # ephemeral, and made by this client's present session
+    own: bool = field(default=False, compare=False)  # ephemeral, and created by this client's present session
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class Put:
 @dataclass(frozen=True, slots=True)
 class Delete:
     key: AnyKey
-    version: int | None = None  # None: whatever it is
+    version: int | None = None  # None: any version
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ Op = Create | Put | Delete | Check
 
 
 class TransactionLost(Conflict):
-    """A transaction was refused as a whole; ``op`` is the part that did not hold. Nothing was changed."""
+    """A transaction was refused, all of it; ``op`` is the operation that was not possible. Nothing was changed."""
 
     def __init__(self, message: str, op: Op | None = None) -> None:
         super().__init__(message)
@@ -263,7 +263,7 @@ class Metadata(Protocol):
         ...
 
     def sync(self) -> None:
-        """What this client reads next is at least as new as everything acknowledged before this call."""
+        """After this, reads see everything that anybody was told is done before this call."""
         ...
 
     def close(self) -> None: ...

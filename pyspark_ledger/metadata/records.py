@@ -1,7 +1,6 @@
-"""What ZooKeeper keeps, as plain immutable values.
+"""What ZooKeeper keeps, as plain immutable values. No record grows with the number of commits.
 
-``zk_metadata`` turns them into protobuf and back; everything else works on these. No record grows with
-the number of commits.
+``zk_metadata`` turns them into protobuf and back.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pyspark_ledger.base.position import EARLIEST, Position
 
 @dataclass(frozen=True, slots=True)
 class FileRef:
-    """An immutable file below the topic's folder, with what is needed to tell that it is the one we wrote.
+    """An immutable file in the topic's folder, with what is needed to verify that it is the one we wrote.
 
     The last ``tail_length`` bytes hash to ``tail_hash``. For an entry file the tail holds the checksums of
     everything before it; other files are hashed whole.
@@ -52,10 +51,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What one multi made visible, all or nothing."""
+    """What one transaction made visible, all or nothing."""
 
     number: int  # counts from 0 over the life of the topic
-    id: bytes  # unique: tells an unknown outcome from a lost race
+    id: bytes  # unique: if an answer was lost, it shows whether this commit was applied or another one
     ledger: int
     first_entry: int
     entry_count: int
@@ -71,7 +70,7 @@ class Commit:
     query: str = ""
     run: str = ""
     sequence: int | None = None
-    digest: builtins.bytes = b""  # of Spark's offset log entry: tells a replay from another batch of that id
+    digest: builtins.bytes = b""  # of the offsets that Spark logged: distinguishes a replay from another batch
     forget: bool = False  # this commit only removes the producer's state
     sequence_column: str = ""  # records bring their own sequence ids, in this column of the entry files,
     producer_column: str = ""  # and their producers in this one, unless it is one producer for all
@@ -133,11 +132,11 @@ class Head:
     gc_floor: int  # files of older epochs have all been looked at
     gc_marks: tuple[int, ...]  # first commit number of each epoch from gc_floor to gc_epoch
     index: tuple[FileRef, ...] = ()  # the right edge of the tree over sealed ledgers, lowest level first
-    gc_kept: tuple[FileRef, ...] = ()  # what could be superseded, as it was when gc last raised the epoch
-    gc_kept_before: tuple[FileRef, ...] = ()  # and the time before
+    gc_kept: tuple[FileRef, ...] = ()  # files that can be replaced, as they were when gc last raised the epoch
+    gc_kept_before: tuple[FileRef, ...] = ()  # and when it raised it the time before
     policies: Policies = Policies()
-    generations: tuple[Generation, ...] = ()  # the newest last; older ones for batches that were planned on them
-    tokens: int = 0  # minted so far, by commits that were asked to
+    generations: tuple[Generation, ...] = ()  # newest last; older ones are kept for batches that were planned on them
+    tokens: int = 0  # minted so far, with records of the topic
 
     @property
     def end(self) -> Position:
@@ -185,8 +184,8 @@ class DedupSnapshot:
     mark_delete: Position
     producers: tuple[ProducerState, ...] = ()  # inline, or when large in
     producers_file: FileRef | None = None
-    evicted: int = 0  # how many producers have been evicted and not been heard of since;
-    evicted_file: FileRef | None = None  # their fingerprints
+    evicted: int = 0  # how many producers were evicted and have not been forgotten since
+    evicted_file: FileRef | None = None  # fingerprints of their names
 
     @property
     def properties(self) -> dict[str, int]:
@@ -211,7 +210,7 @@ class Cursor:
     ordinal: int  # how many records of the topic lie before it
     created_ms: int
     properties: tuple[tuple[str, int], ...] = ()  # attached to mark_delete
-    acks: bytes = b""  # ordinals after it that are done all the same (see runs.py)
+    acks: bytes = b""  # records after it that are acknowledged, by ordinal (see runs.py)
     epoch: int = 0  # consumer incarnations and redeliveries (PIP-84); only grows
     owner: bytes = b""  # who attached last
     owner_name: str = ""
@@ -223,7 +222,7 @@ class Cursor:
     revising_since_ms: int = 0
     operations: tuple[bytes, ...] = ()  # ids of the last resets, newest last: a retried one is not done twice
     past_revisions: tuple[PastRevision, ...] = ()  # the last ones, newest last
-    void_below: int = 0  # batches of lower revisions that had not finished were discarded: they read nothing
+    void_below: int = 0  # batches of lower revisions that had not finished are discarded: they read nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,11 +244,11 @@ class Pin:
 @dataclass(frozen=True, slots=True)
 class TokenGroup:
     """Which of a topic's tokens one group of consumers has consumed. Every consumption changes this node, so its
-    version orders them all. Tokens are numbered in the order of records; so many in a row are a chunk."""
+    version orders them. Tokens are numbered in the order of records, and ``chunk_tokens`` in a row are a chunk."""
 
     chunk_tokens: int  # fixed when the group is made
     whole: bytes = b""  # chunks that are consumed entirely (see runs.py)
-    partials: tuple[tuple[int, bytes], ...] = ()  # chunk -> bitmap of what is consumed, for the few that are short
+    partials: tuple[tuple[int, bytes], ...] = ()  # chunk -> bitmap of what is consumed, for a few short ones
     spilled: bytes = b""  # chunks whose bitmaps are in nodes of their own
     consumed: int = 0
     operations: tuple[bytes, ...] = ()  # ids of the last consumptions that came with no append, newest last
@@ -278,7 +277,7 @@ class Entity:
 
     content: bytes = b""
     file: FileRef | None = None
-    operations: tuple[bytes, ...] = ()  # ids of the last changes, newest last: tells an unknown outcome
+    operations: tuple[bytes, ...] = ()  # ids of the last changes, newest last: they resolve an unknown outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,14 @@
 """The one way to change a node: read it, edit it, write it at its version, and find out what happened.
 
-An answer can be lost, and then nobody is told what became of the transaction. It is found out, never guessed (I14):
+The answer to a transaction can get lost. What happened is then found out, never guessed (I14):
 
-- What was applied is known by the *id of the operation*, which the record keeps. That a record looks as it should, or
-  that some number has moved, proves nothing: somebody else may have done it.
-- All that a transaction checks are versions, which only grow, and nodes that are made once. So what was refused once
-  is refused for ever, and a transaction that is sent twice is applied at most once.
-- A "no" (gone, not allowed, nothing to do) may come from a stale read, so it is given only after a synced one. A "yes"
-  needs no such care: the version decides.
-- Once an outcome is unknown, it stays unknown until somebody has looked: a server that then does not answer makes it
+- Whether a change was applied is known by the *id of the operation*, which the record keeps. A record that looks as
+  expected, or a counter that has moved, proves nothing: somebody else may have done that.
+- A transaction checks only versions, which only grow, and nodes that are created once. So a transaction that was
+  refused once is always refused, and one that is sent twice is applied at most once.
+- Acceptance is validated by the version. A rejection (gone, not allowed, nothing to do) is not, and may come from a
+  stale read: so the record is read again, after a sync, before rejecting.
+- An outcome stays unknown until somebody has looked. If the server does not answer that look either, the error is
   OutcomeUnknown, never Unavailable, which promises that nothing was changed.
 """
 
@@ -27,25 +27,25 @@ from pyspark_ledger.metadata.records import NodeRecord
 
 logger = logging.getLogger(__name__)
 
-Look = Callable[[], bool | None]  # was it applied? None: it was not, and the versions that it checks still hold
+Look = Callable[[], bool | None]  # was it applied? None: not yet, and the versions that it checks are still current
 
 
 class Node(Protocol[R]):
-    """A node as one process knows it. What is in memory may be old; ``newest`` never is."""
+    """A node as one process knows it."""
 
     @property
     def key(self) -> Key[R]: ...
 
     def known(self) -> Versioned[R]:
-        """From memory, if there is something to try with."""
+        """What is in memory, if there is something; it may be outdated."""
         ...
 
     def newest(self) -> Versioned[R]:
-        """After a sync. Raises NotFound, in words for the user, if the node is gone."""
+        """What is stored, read after a sync. Raises an error for the user if the node is gone."""
         ...
 
     def changed(self, now: Versioned[R]) -> None:
-        """This process has changed the node: this is what it holds now."""
+        """Takes note of what this process has just written to the node."""
         ...
 
 
@@ -90,11 +90,12 @@ class Transactions:
         operation: bytes = b"",
         also: Callable[[R], Iterable[Op]] = lambda _: (),
     ) -> R:
-        """Edits a record, as often as it takes, and returns it as it is then. ``edit`` returns None when there is
-        nothing to do, and raises when it is not allowed. ``also`` are the ops that go with it in one transaction.
+        """Edits a record, tries again if somebody else was faster, and returns the edited record. ``edit`` returns None
+        if there is nothing to do, and raises if the change is not allowed. ``also`` gives the operations that belong to
+        the same transaction.
 
-        With an ``operation``, its id is kept in the record, and the edit is made once however often this is called.
-        Without one the edit must be harmless to repeat: when an answer was lost it is tried on what is there then.
+        With an ``operation``, its id is kept in the record, and the edit is made once, however often this is called.
+        Without one the edit must be harmless to repeat: if an answer was lost, it is made on what is stored then.
         """
         attempt = _Change(self, node, edit, what, operation, also)
         try:
@@ -117,8 +118,8 @@ class Transactions:
     # -- a node, made or found ---------------------------------------------------------------------------------
 
     def make(self, key: Key[R], record: R, what: str, check: Callable[[], object] = lambda: None) -> Versioned[R]:
-        """The node that is there, or this one made: whoever comes first. ``check`` is asked when it can neither be
-        found nor made, and raises if it knows why."""
+        """Creates a node unless it exists, and returns what it holds. ``check`` is called when it can neither be found
+        nor created, and raises if it knows why."""
         found = self._metadata.read(key)
         if found is not None:
             return found
@@ -140,8 +141,8 @@ class Transactions:
     # -- any transaction ---------------------------------------------------------------------------------------
 
     def carry_out(self, ops: Sequence[Op], look: Look, what: str, deadline: Deadline | None = None) -> bool:
-        """True if the transaction was applied, False if it was not and never will be. ``look`` must see the newest
-        state; ``what`` tells people of what the answer was lost."""
+        """True if the transaction was applied, False if it was not and never will be. ``look`` finds out after a lost
+        answer, and must read the newest state; ``what`` names the change in messages."""
         deadline = deadline or self.deadline()
         unknown = False
         while True:
@@ -152,7 +153,7 @@ class Transactions:
             except TransactionLost:
                 if not unknown:
                     return False
-                refused = True  # perhaps because an earlier sending was applied: look
+                refused = True  # perhaps because it was applied when it was sent before: look
             except OutcomeUnknown as error:
                 unknown = True
                 logger.info("%s: outcome unknown, resolving: %s", what, error)
@@ -177,7 +178,8 @@ class Transactions:
                 self._clock.sleep(self._clock.jitter(0.2))
 
     def by_id(self, key: Key[R], before: Versioned[R] | None, operation: bytes, what: str) -> Look:
-        """A look that knows an operation by its id. ``before`` is what the transaction found; None: no node."""
+        """A look that finds an operation by its id. ``before`` is what the transaction was decided from; None: no
+        node."""
 
         def look() -> bool | None:
             self._metadata.sync()
@@ -190,7 +192,8 @@ class Transactions:
         return look
 
     def was_applied(self, operation: bytes, before: tuple[bytes, ...], now: tuple[bytes, ...], what: str) -> bool:
-        """Whether an operation that would have come right after ``before`` is among those that are remembered."""
+        """Whether an operation is among those that the record remembers ``now``. ``before`` are those that it
+        remembered when the operation was sent."""
         if operation in now:
             return True
         if len(now) >= self._limits.remembered_operations and (not before or before[-1] not in now):
@@ -213,11 +216,11 @@ class _Change(Generic[R]):
         self._transactions, self._node, self._edit, self._what = transactions, node, edit, what
         self._operation, self._also = operation, also
         self._deadline = transactions.deadline()
-        self._found: Versioned[R] | None = None  # the newest, if somebody has just looked
-        self.in_doubt = False  # something was sent, and nobody knows whether it was applied
+        self._found: Versioned[R] | None = None  # the newest record, if it was just read
+        self.in_doubt = False  # a transaction was sent, and it is not known whether it was applied
 
     def step(self) -> R | None:
-        """One try; the record if that was the last one."""
+        """One attempt; the record if there is nothing left to do."""
         synced = self._found is not None
         found = self._found or self._node.known()
         if self._is_done(found):
@@ -237,11 +240,12 @@ class _Change(Generic[R]):
         return None
 
     def _is_done(self, found: Versioned[R]) -> bool:
-        """By an earlier call with the same operation."""
+        """Whether an earlier call with the same operation made the edit."""
         return bool(self._operation) and self._operation in operations_of(found.record)
 
     def _edited(self, found: Versioned[R], synced: bool) -> tuple[R | None, Versioned[R]]:
-        """A "no" that does not come from the newest record is not given yet."""
+        """The edited record; None if there is nothing to do. A rejection counts only if it comes from the newest
+        record."""
         if not synced:
             try:
                 edited = self._edit(found.record)
@@ -259,7 +263,7 @@ class _Change(Generic[R]):
             if self._found.version == before.version:
                 return None
             if not self._operation:
-                return False  # nobody can tell: tried again on what is there now
+                return False  # it cannot be known: the edit is made again on what is stored now
             applied = self._transactions.was_applied(
                 self._operation, operations_of(before.record), operations_of(self._found.record), self._what
             )

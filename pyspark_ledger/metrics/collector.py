@@ -1,7 +1,7 @@
 """Reads the state of a namespace when Prometheus asks for it.
 
-Heads and the open ledgers' commits are kept between scrapes, so that only what is new is read. What cannot be read is
-counted as an error, and the rest is told all the same.
+Heads and the open ledgers' commits are kept between scrapes, so that only what is new is read. A topic that cannot be
+read is counted as an error, and the others are reported all the same.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Sample = tuple[str, tuple[str, ...], float]  # name of the family, labels, value
 
 
 class LedgerCollector(Collector):
-    """May be asked by several threads. ``max_producers`` bounds the labels of one topic, because producers' names are
-    often made up anew for each run."""
+    """May be used by several threads. ``max_producers`` limits the labels of one topic, because every run of a job may
+    have a new producer name."""
 
     def __init__(self, client: LedgerClient, *, max_producers: int = 100) -> None:
         self._client, self._max_producers = client, max_producers
@@ -76,7 +76,7 @@ class LedgerCollector(Collector):
         return [self._topics[name]]
 
     def _attempt(self, topic: str, part: Callable[[], Iterable[T]]) -> list[T]:
-        """All of it, or nothing and an error."""
+        """All samples of a part; if it fails, none, and an error is counted."""
         try:
             return list(part())
         except NotFound as gone:  # deleted meanwhile; another one of that name is found by the next scrape

@@ -1,6 +1,5 @@
-"""The metadata port in one process, with faults on demand: for tests of everything above the port.
-
-It answers as ZooKeeper does, and fails in the ways that ZooKeeper fails, only sooner and from a seed.
+"""The metadata port in one process, for tests. It answers as ZooKeeper does, and can fail in the ways that ZooKeeper
+fails: on demand, or at random from a seed.
 """
 
 from __future__ import annotations
@@ -167,7 +166,7 @@ class _History:
 
 @dataclass(eq=False)
 class Session:
-    """What ephemeral records hang on."""
+    """A client's session. Its ephemeral records are deleted when it ends."""
 
     ended: bool = False
 
@@ -211,7 +210,7 @@ class MemoryServer:
         self._ephemeral |= {op.key: session for op in ops if isinstance(op, Create) and op.ephemeral}
 
     def end(self, session: Session) -> None:
-        """What the session held is gone, at once and for everybody."""
+        """Ends a session, and deletes its ephemeral records."""
         session.ended = True
         held = [key for key, holder in self._ephemeral.items() if holder is session]
         self.time += 1
@@ -267,7 +266,7 @@ class MemoryServer:
                 self.try_apply(ops, session)
 
     def tick(self) -> None:
-        """One more call has come in: what was delayed comes nearer."""
+        """Counts a call: delayed transactions are tried after so many of them."""
         waiting, self._delayed = self._delayed, []
         for calls, ops, session in waiting:
             if calls > 1:
@@ -279,7 +278,7 @@ class MemoryServer:
         try:
             self.apply(ops, session)
         except TransactionLost:
-            return  # nobody will hear of it
+            return  # nobody waits for the answer
 
     def watch(self, client: MemoryMetadata, key: Key[Any], hint: Hint) -> None:
         self._watches[key][client, hint] = None
@@ -312,7 +311,7 @@ class MemoryMetadata(Metadata):
 
     @property
     def chores(self) -> Chores:
-        """Done when a test calls ``chores.run_all()``: here everything happens in the order of calls."""
+        """They run when a test calls ``chores.run_all()``, so that everything happens in the order of calls."""
         return self._chores
 
     @property
@@ -355,7 +354,7 @@ class MemoryMetadata(Metadata):
         try:
             self._faults.crash_point(applied=applied)
         except Crash:
-            self._crashed = True  # the dead do nothing more, whatever their finally clauses say
+            self._crashed = True  # a dead process does nothing more, not even in its finally clauses
             raise
 
     def _transact(self, server: MemoryServer, ops: Sequence[Op], fault: TransactFault | None) -> None:
@@ -425,7 +424,7 @@ class _Call:
 
 
 def _parent(key: Key[Any]) -> Key[Any] | None:
-    """What must be there before; None if it always is."""
+    """The key that must exist before; None if there is none, or it always exists."""
     match key:
         case TopicKey():
             return TopicsKey()

@@ -1,8 +1,8 @@
 """Which tokens are consumed, as ZooKeeper keeps it.
 
-The tokens of a topic are numbered in the order of its records. What is kept for each group of consumers is which
-numbers it has consumed: chunks of a million that are gone entirely as runs, the others as bitmaps. A topic that is
-consumed in order costs one short node, whatever its length.
+The tokens of a topic are numbered in the order of its records. For each group of consumers ZooKeeper keeps which
+numbers it has consumed. Numbers are divided into chunks of a million: those that are consumed entirely are kept as runs
+of chunks, the others as bitmaps. A topic that is consumed in order needs one short node, however long it is.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _REMEMBERED_BITMAPS = 32
 
 
 class GroupChanged(LedgerError):
-    """What was read belongs to an older version of the group: read it again. Never leaves this package."""
+    """What was read belongs to different versions of the group: read it again. Users never see this error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """How the tokens of a prefix are numbered: from ``base``; if some of its rows are masked, only the kept ones."""
+    """The numbers of the tokens of one prefix: they start at ``base``; masked rows have none."""
 
     space: Group | Block
     base: int
@@ -53,8 +53,10 @@ class Numbering:
 
 
 class Group:
-    """What one group has consumed of one topic, as far as this process knows. That may be out of date: a token that
-    looks present but is consumed is caught by the node's version; one that is consumed here stays consumed."""
+    """What one group has consumed of one topic, as far as this process knows.
+
+    That may be outdated. If a token looks present but is consumed by now, the transaction that consumes it is refused,
+    because the node has another version. And a token that looks consumed is consumed for good."""
 
     def __init__(self, log: Log, name: str) -> None:
         self.log, self.name = log, name
@@ -92,7 +94,7 @@ class Group:
         return self._record.chunk_tokens
 
     def bitmap(self, chunk: int) -> Bitmap:
-        """What is consumed of a chunk. Not to be changed."""
+        """What is consumed of a chunk. Callers must not change it."""
         if chunk not in self._bitmaps:
             self._bitmaps[chunk] = self._load_bitmap(chunk)
         return self._bitmaps[chunk]
@@ -130,12 +132,12 @@ class Group:
     # -- consuming -----------------------------------------------------------------------------------------
 
     def ops(self, changed: Mapping[int, Bitmap], operation: bytes = b"") -> tuple[list[Op], Callable[[], None]]:
-        """The ops that make these bitmaps true, and what to call when they were applied."""
+        """The operations that store these bitmaps, and what to call after they were applied."""
         after = _Change(self, changed, operation)
         return after.ops, lambda: self._install(after)
 
     def guard(self) -> Op:
-        """Holds while nobody consumes."""
+        """The operation that makes a transaction fail if anybody has consumed meanwhile."""
         if self._version is None:
             return Create(self.key, self._record)
         return Check(self.key, self._version)
@@ -143,7 +145,7 @@ class Group:
     def _install(self, change: _Change) -> None:
         before = 0 if self._version is None else self._version + 1
         if before != change.version:
-            return  # somebody else's change was seen meanwhile
+            return  # a newer version was read meanwhile
         self._version, self._record = change.version, change.record
         self._whole, self._spilled = change.whole, change.spilled
         self._nodes = {chunk: node for chunk, node in {**self._nodes, **change.nodes}.items() if chunk in self._spilled}
@@ -153,7 +155,7 @@ class Group:
             self._blobs(chunk).sweep(change.version, file)
 
     def number(self, view: View, prefix: TokenPrefix) -> Numbering | None:
-        """None if the prefix has no tokens: no such entry, or a commit that did not mint."""
+        """How the tokens of an entry are numbered; None if there is no such entry, or its records have no tokens."""
         position = Position(prefix.ledger, prefix.entry, 0)
         if position >= view.head.end:
             return None
@@ -181,7 +183,8 @@ class _Change:
         self.files: dict[int, FileRef | None] = {}  # chunks whose files to sweep
         self._inline = dict(record.partials)
         self._node_ops: list[Op] = []
-        self._long = len(changed) * self._limits.node_bitmap_bytes > 400_000  # so many nodes: let none be large
+        # So many nodes would be too large for one transaction: put all but short bitmaps into files.
+        self._long = len(changed) * self._limits.node_bitmap_bytes > 400_000
         for chunk, bitmap in sorted(changed.items()):
             self._keep(chunk, bitmap)
         while len(self._inline) > self._limits.inline_bitmaps:
@@ -219,7 +222,8 @@ class _Change:
             self._inline[chunk] = packed
 
     def _spill(self, chunk: int, packed: bytes) -> None:
-        """Once in a node of its own, a chunk stays there until it is whole: so it is made once and deleted once."""
+        """Moves a chunk's bitmap to a node of its own, where it stays until all of it is consumed: so the node is
+        created once and deleted once."""
         limit = self._limits.inline_bitmap_bytes if self._long else self._limits.node_bitmap_bytes
         record = TokenChunk(packed)
         if len(packed) > limit:
@@ -241,7 +245,7 @@ class _Change:
 
 
 class Block:
-    """Tokens that were minted for messages from outside: one node, gone when all are consumed."""
+    """Tokens that were minted together for messages from outside: one node, deleted when all are consumed."""
 
     def __init__(self, key: TokenBlockKey, node: Versioned[TokenBlock]) -> None:
         self._key, self._node = key, node
@@ -266,8 +270,8 @@ def _nothing() -> None: ...
 
 
 class Groups:
-    """The groups of one name over all topics of a namespace: what a writer's tokens may belong to. Kept from one
-    batch to the next, so that nothing is read again that nobody else has changed."""
+    """The groups with one name, over all topics of a namespace. Kept from one batch to the next, so that nothing is
+    read again unless somebody else has changed it."""
 
     def __init__(self, metadata: Metadata, name: str, open_log: Callable[[str], Log | None]) -> None:
         self._metadata, self.name, self._open_log = metadata, names.check_group_name(name), open_log
@@ -291,7 +295,7 @@ class Groups:
         key = TokenBlockKey(uuid, self.name, id)
         node = self._metadata.read(key)
         if node is None:
-            self._metadata.sync()  # minted a moment ago, by another client?
+            self._metadata.sync()  # another client may have minted it a moment ago
             node = self._metadata.read(key)
         return None if node is None else Block(key, node)
 

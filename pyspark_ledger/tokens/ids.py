@@ -65,8 +65,8 @@ class TokenRuns:
         return pa.table([prefixes, runs["index"], runs["length"]], schema=TOKEN_RUNS)
 
     def _of_one_prefix(self, tokens: pa.Array) -> tuple[pa.Array, pa.Array] | None:
-        """The prefixes and the texts of the indexes, if all are of the first one's prefix, as they mostly are: then
-        nothing has to be split."""
+        """Codes of the prefixes, and the indexes as text, if all tokens have the same prefix. That is the usual case,
+        and nothing has to be split."""
         prefix = tokens[0].as_py().rpartition(":")[0]
         start = len(prefix) + 1
         longest = pc.max(pc.binary_length(tokens)).as_py()
@@ -109,7 +109,7 @@ class TokenRuns:
 
 
 def _runs(codes: pa.Array, index: pa.Array) -> pa.Table:
-    """Rows whose tokens follow one another, as one."""
+    """Consecutive tokens as one run."""
     same = pc.and_(pc.equal(codes[1:], codes[:-1]), pc.equal(index[1:], pc.add(index[:-1], 1)))
     starts = pc.indices_nonzero(pa.concat_arrays([pa.array([True]), pc.invert(same)])).cast(pa.int64())
     stops = pa.concat_arrays([starts[1:], pa.array([len(codes)], pa.int64())])

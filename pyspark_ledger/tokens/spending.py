@@ -1,7 +1,7 @@
-"""Consuming tokens: which of them are present, and the ops that consume those in one transaction.
+"""Consuming tokens: which of them are present, and the operations that consume those in one transaction.
 
-Tokens are taken in order, compared with what is consumed already and with what was taken before. Runs of tokens that
-are all present, as in a topic that is read in order, are decided run by run; everything else row by row, in Arrow.
+A token is present if it is neither consumed in the store nor taken before by the same spending. If all tokens of all
+runs are present, as in a topic that is read in order, this is decided run by run; otherwise row by row, in Arrow.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Space = Group | Block
 
 
 class Spending:
-    """Tokens that are about to be consumed together: a copy of the bitmaps they are in, to be made true at once."""
+    """Tokens that are about to be consumed together: changed copies of the bitmaps, for one transaction to store."""
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
@@ -40,7 +40,7 @@ class Spending:
 
     @classmethod
     def decide(cls, groups: Groups, decision: Callable[[Spending], T]) -> T:
-        """A decision from one version of every group that it looks at."""
+        """Calls ``decision``, again and again until each group that it reads has stayed at one version."""
         for _ in range(DEFAULT_LIMITS.look_attempts):
             try:
                 return decision(cls(groups))
@@ -51,8 +51,8 @@ class Spending:
     # -- deciding ------------------------------------------------------------------------------------------
 
     def take(self, runs: pa.Table, *, fan_out: bool = False) -> pa.BooleanArray | None:
-        """Takes what is there. Which rows' tokens were; None if all were. With ``fan_out`` one token may serve
-        several rows."""
+        """Takes the tokens that are present. Returns for each row whether its token was; None if all were. With
+        ``fan_out`` several rows may share one token."""
         column = runs["prefix"].combine_chunks()
         numberings = [self._numbering(prefix) for prefix in column.dictionary.to_pylist()]
         spans = self._spans(runs, column.indices, numberings)
@@ -91,7 +91,7 @@ class Spending:
     def _spans(
         self, runs: pa.Table, codes: pa.Array, numberings: list[Numbering | None]
     ) -> list[tuple[Space, int, int, int]] | None:
-        """The runs as (space, chunk, start, stop); None if it takes a look at rows."""
+        """The runs as (space, chunk, start, stop); None if they have to be decided row by row."""
         if runs.num_rows > FEW_RUNS:
             return None
         spans: list[tuple[Space, int, int, int]] = []
@@ -149,7 +149,7 @@ class Spending:
         return taken
 
     def _bitmap(self, space: Space, chunk: int, fan_out: bool) -> Bitmap:
-        """What counts as gone: with fan-out what was before the batch, else also what the batch has taken."""
+        """What counts as consumed: with fan-out what the store says, otherwise also what this spending has taken."""
         changed = {} if fan_out else self._changed.get(space, {})
         return changed.get(chunk) or space.bitmap(chunk)
 
@@ -159,13 +159,14 @@ class Spending:
             changed[chunk] = space.bitmap(chunk).copy()
         return changed[chunk]
 
-    # -- making it true ------------------------------------------------------------------------------------
+    # -- consuming -----------------------------------------------------------------------------------------
 
     def ops(self, operation: bytes = b"", group: Group | None = None) -> list[Op]:
-        """What consumes all that was taken. A group keeps the operation's id, even if nothing else changes there."""
+        """The operations that consume all that was taken. ``group`` keeps the operation's id, even if nothing else
+        changes in it."""
         spaces = dict(self._changed)
         for changed_group in (group, *(self._groups.group(s.uuid) for s in self._changed if isinstance(s, Block))):
-            if changed_group is not None:  # minting checks its version: what is used up cannot be minted again
+            if changed_group is not None:  # a new version, so that a late request to mint the same block is refused
                 spaces.setdefault(changed_group, {})
         ops: list[Op] = []
         for space, changed in spaces.items():
@@ -175,7 +176,7 @@ class Spending:
         return ops
 
     def guards(self) -> list[Op]:
-        """What makes a transaction hold only if all that was taken is still there, and leaves it there."""
+        """Operations that make a transaction fail unless all that was taken is still present. They consume nothing."""
         return [space.guard() for space in self._changed]
 
     def committed(self) -> None:
@@ -196,7 +197,7 @@ def _expand(codes: pa.Array, index: pa.Array, length: pa.Array) -> tuple[pa.Arra
 
 
 def _numbers(codes: pa.Array, index: pa.Array, numberings: list[Numbering | None]) -> pa.Array:
-    """The numbers of tokens; null for one that never existed."""
+    """The number of each token; null if it never existed."""
     base = pa.array([None if numbering is None else numbering.base for numbering in numberings], pa.int64())
     rows = pa.array([0 if numbering is None else numbering.rows for numbering in numberings], pa.int64())
     there = pc.less(index, rows.take(codes))

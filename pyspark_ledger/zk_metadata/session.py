@@ -1,8 +1,8 @@
 """One ZooKeeper client per process and address, shared by everybody who asks.
 
-A client has threads and a socket, neither of which survives ``fork``: clients are therefore kept by process
-id, and one that came over a fork is left alone, neither used nor closed. Reconnecting goes on in the
-background for ever; whoever waits does so with a deadline.
+A client has threads and a socket, neither of which survives ``fork``: clients are therefore kept by process id, and one
+that was inherited is neither used nor closed. Clients reconnect in the background, for ever; callers wait with a
+deadline.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Connection:
         self.client.close()
 
     def _state_changed(self, state: str) -> None:
-        # Runs on kazoo's connection thread, before the requests of the lost session are told: must not block.
+        # Runs on kazoo's connection thread, before the requests of the lost session fail: must not block.
         if state == KazooState.LOST:
             self.lost += 1
             self.dead = self.client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)

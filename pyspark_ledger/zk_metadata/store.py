@@ -1,7 +1,7 @@
 """The metadata port on ZooKeeper.
 
-Reads are repeated until a deadline. A transaction is sent once: whether it may be sent again is for the
-caller to decide, who knows what it means.
+Reads are repeated until a deadline. A transaction is sent once: only the caller knows whether it is safe to send it
+again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from pyspark_ledger.zk_metadata import codec, paths
 from pyspark_ledger.zk_metadata.multiread import Node, get_many
 from pyspark_ledger.zk_metadata.session import Address, Connection, Lease, split_connect_string
 
-# ZooKeeper closes the connection over a request of 1,048,575 bytes, and says nothing.
+# ZooKeeper closes the connection without an answer if a request has 1,048,575 bytes or more.
 MAX_TRANSACTION_BYTES = 900_000
 _OP_OVERHEAD_BYTES = 64  # header, lengths, access list
 
@@ -207,7 +207,7 @@ class ZooKeeperMetadata(Metadata):
             ) from error
 
     def _ensure_containers(self) -> None:
-        """Made by the first that writes, so that looking at a wrong address leaves no traces there."""
+        """Created before the first write, so that only reading from a wrong address leaves nothing there."""
         if not self._has_containers:
             self._retry(self._root or "/", self._create_containers)
             self._has_containers = True
@@ -235,7 +235,7 @@ class ZooKeeperMetadata(Metadata):
 
 
 class _Watch:
-    """Calls once. Equal for equal callbacks, so that polling an idle node doesn't pile up watches."""
+    """Calls its callback once. Watches with equal callbacks are equal, so that polling a node sets only one."""
 
     __slots__ = ("_callback", "_fired")
 
@@ -244,14 +244,14 @@ class _Watch:
         self._fired = False
 
     def __call__(self, _event: Any) -> None:
-        # kazoo also calls when the connection is lost, and then forgets the watch: so a change that nobody
-        # would have been told of is covered too.
+        # kazoo also calls this when the connection is lost, and then forgets the watch: so a change that would go
+        # unnoticed is covered too.
         if not self._fired:
             self._fired = True
             self._callback()
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Watch) or self._fired or other._fired:  # a fired one stands for nobody
+        if not isinstance(other, _Watch) or self._fired or other._fired:  # one that fired will not call again
             return False
         return other._callback == self._callback
 

@@ -132,7 +132,7 @@ def test_a_record_without_a_real_token_is_an_error_that_names_the_row(spark, cli
     [
         (["order_id"], "tokenColumn 'token' is not a column: order_id"),
         (["order_id", "order_id AS token"], "tokenColumn 'token' is of type int64, it must be a string"),
-        (["token"], "needs a column beside its token"),
+        (["token"], "needs at least one column besides its token"),
     ],
 )
 def test_a_token_column_that_does_not_fit_is_found_before_anything_is_written(spark, client, expressions, words):

@@ -1,6 +1,6 @@
 """The task of a write: it stages one entry file, and summarises the ids or the tokens of its rows for the driver.
 
-What a task needs travels in the plan, what it did in its message.
+The plan has what a task needs, and its commit message says what it did.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INLINE_SUMMARY_BYTES = 256 << 10  # a longer summary goes into a file, to keep 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What the log already has from a producer. A task that brings it again writes no file."""
+    """The last batch that the log has from a producer. A task that brings it again writes no file."""
 
     sequence: int
     agrees: bool | None  # whether the offset log says it is the same batch; None: not known, so count the rows
