@@ -116,8 +116,8 @@ class ByBatchId(Admission):
             return Verdict((), is_duplicate=True)
         if self.skipped_rows is not None:
             raise Conflict(
-                f"topic '{topic.name}': producer '{batch.producer}' was let go while its batch {self.id.sequence} was "
-                "replayed: run the batch again",
+                f"topic '{topic.name}': producer '{batch.producer}' was forgotten while its batch {self.id.sequence} "
+                "was replayed: run the batch again",
                 "LEDGER_RETRY",
             )
         id = self.id
@@ -161,7 +161,8 @@ class ByRecordIds(Admission):
         now = topic.producers.look_up(self.known["producer"].combine_chunks(), topic.name)["last"]
         if not pc.all(pc.fill_null(pc.greater_equal(now, self.known["sequence"]), False)).as_py():
             raise Conflict(
-                f"topic '{topic.name}': a producer was let go while a batch with its records was written: run it again",
+                f"topic '{topic.name}': a producer was forgotten while a batch with its records was written: run it "
+                "again",
                 "LEDGER_RETRY",
             )
 

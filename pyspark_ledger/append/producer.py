@@ -145,7 +145,7 @@ class Producer:
         self._closed = False
 
     def _recover(self) -> int | None:
-        """The last id of this producer in the log: where it goes on after a crash."""
+        """The last id of this producer in the log: where it continues after a crash."""
         self._log.refresh(sync=True)
         view, producers = self._log.producers()
         check_deduplicates(self._log, view)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_FEW = 1_000  # up to so many are added one by one
+_FEW = 1_000  # up to this many numbers are added one by one
 
 
 class Bitmap:

@@ -137,7 +137,7 @@ def delete(session: Session, topic: str, subscription: str, yes: bool) -> None:
 @_YES
 @click.pass_obj
 def reset(session: Session, topic: str, subscription: str, to: Place, discard_planned: bool, yes: bool) -> None:
-    """Move a SUBSCRIPTION. Whoever follows it goes on from there."""
+    """Move a SUBSCRIPTION. Whoever follows it continues from there."""
     with session.client() as client:
         cursor = client.cursor(topic, subscription)
         if not yes:

@@ -11,7 +11,7 @@ from pyspark_ledger.metadata.records import ProducerState
 
 @click.group(cls=Commands)
 def producers() -> None:
-    """See who has written with sequence ids, and let names go."""
+    """See who has written with sequence ids, and forget names."""
 
 
 @producers.command("list")
@@ -44,7 +44,7 @@ def _row(state: ProducerState) -> Row:
 @click.option("--yes", is_flag=True, help="Do it.")
 @click.pass_obj
 def forget(session: Session, topic: str, producer: str, yes: bool) -> None:
-    """Let the name PRODUCER go, so that another query may use it. What it wrote stays."""
+    """Forget PRODUCER, so that another query may use its name. What it wrote stays."""
     with session.client() as client:
         _, states = session.namespace(client).log(topic).producers()
         state = states.get(producer)

@@ -53,7 +53,7 @@ def _check_owner(state: ProducerState, batch: BatchId, topic: str) -> None:
     if state.per_record:
         raise Conflict(
             f"producer '{state.name}' of topic '{topic}' numbers single records (the last is {state.sequence}), "
-            f"and {owner(batch.query)} would number whole batches with it: choose another producerName, or let it go "
+            f"and {owner(batch.query)} would number whole batches with it: choose another producerName, or forget it "
             f"with client.forget_producer('{topic}', '{state.name}')",
             "LEDGER_PRODUCER_OWNED",
         )
@@ -62,7 +62,7 @@ def _check_owner(state: ProducerState, batch: BatchId, topic: str) -> None:
             f"producer '{state.name}' of topic '{topic}' belongs to {owner(state.query)} (last sequence id "
             f"{state.sequence}), and {owner(batch.query)} now writes with it. If that is the same job with a new "
             f"checkpoint, its batch ids started again and cannot be told from old ones: choose another producerName, "
-            f"or let the old one go with client.forget_producer('{topic}', '{state.name}')",
+            f"or forget the old one with client.forget_producer('{topic}', '{state.name}')",
             "LEDGER_PRODUCER_OWNED",
         )
     if batch.run and batch.run in state.past_runs:

@@ -212,7 +212,7 @@ def _fingerprint(name: str) -> int:
 def _owned_by_batches(state: ProducerState, topic: str) -> Conflict:
     return Conflict(
         f"producer '{state.name}' of topic '{topic}' belongs to {owner(state.query)}, which numbers whole batches: it "
-        "cannot number records too. Choose another producer name, or let this one go with "
+        "cannot number records too. Choose another producer name, or forget this one with "
         f"client.forget_producer('{topic}', '{state.name}')",
         "LEDGER_PRODUCER_OWNED",
     )

@@ -56,7 +56,7 @@ class LocalHome:
         return self.pid is not None and self.port is not None and bool(mode(self.port))
 
     def start(self, port: int) -> None:
-        """Returns when the server answers. It goes on when this process ends."""
+        """Starts the server, and returns when it answers. It keeps running when this process ends."""
         find_java()
         find_jars()
         _require_free(port)

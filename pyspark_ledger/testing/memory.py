@@ -266,7 +266,7 @@ class MemoryServer:
                 self.try_apply(ops, session)
 
     def tick(self) -> None:
-        """Counts a call: delayed transactions are tried after so many of them."""
+        """Counts a call. A delayed transaction is tried after a number of calls."""
         waiting, self._delayed = self._delayed, []
         for calls, ops, session in waiting:
             if calls > 1:

@@ -19,7 +19,7 @@ from pyspark_ledger.errors import InvalidInput
 TOKEN_RUNS = pa.schema(
     [("prefix", pa.dictionary(pa.int32(), pa.string())), ("index", pa.int64()), ("length", pa.int64())]
 )
-_DIGITS = 18  # an index has at most so many
+_DIGITS = 18  # of an index, at most
 
 
 def check_column(schema: pa.Schema, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Ephemeral nodes have an owner in memory: made again after a lost session, never left standing by a failed call."""
+"""Ephemeral nodes have an owner in memory: recreated after a lost session, never left standing by a failed call."""
 
 from __future__ import annotations
 
