@@ -24,7 +24,7 @@ from pyspark_ledger.errors import NotFound
 from pyspark_ledger.metadata.port import HeadKey
 from pyspark_ledger.metadata.records import Policies
 from pyspark_ledger.zk_metadata import paths
-from tests.support import REPOSITORY
+from tests.support import REPOSITORY, interruptible
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
@@ -189,7 +189,7 @@ def test_it_runs_again_and_again_until_interrupted(client):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell ignores it in the background
+        preexec_fn=interruptible,
     )
     assert "generation 1" in daemon.stdout.readline()
     with client.producer("orders") as producer:

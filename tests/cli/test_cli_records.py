@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from pyspark_ledger.cli import ddl, main
 from pyspark_ledger.client import LedgerClient
 from pyspark_ledger.errors import InvalidInput
+from tests.support import interruptible
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("paid", pa.bool_())])
 EVERYTHING = (
@@ -171,7 +172,13 @@ def test_peek_shows_the_newest_with_where_they_are(filled):
 def test_following_waits_for_more_and_ends_cleanly_with_ctrl_c(filled):
     command = [sys.executable, "-m", "pyspark_ledger.cli", "--zookeeper", filled.zookeeper, "topics", "read", "orders"]
     options = ["--from", "0:2:9", "--follow", "--json"]
-    reader = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    reader = subprocess.Popen(
+        [*command, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=interruptible,
+    )
     assert json.loads(reader.stdout.readline())["name"] == "b2"
     with filled.producer("orders") as producer:
         producer.send({"id": 77})

@@ -17,6 +17,7 @@ from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import client_of
 from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.dedup.id_ranges import IdColumns, IdRanges
+from pyspark_ledger.dedup.producers import Producers
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.files import mask
 from pyspark_ledger.lifecycle import gc
@@ -135,6 +136,19 @@ def test_tasks_that_know_the_state_do_not_write_what_is_in_the_log(world):
     assert (staged.entries, world.files()) == ((), before)
     (entry,) = stage_ids(log, [[("a", 1), ("b", 2), ("c", 1)]], known=known).entries
     assert entry.records == 2
+
+
+def test_what_tasks_are_told_is_bounded_and_a_large_state_is_not_even_loaded(world, monkeypatch):
+    log = world.log()
+    append_ids(log, [[("a", 1), ("b", 2)]])
+    assert log.known_sequences(2).to_pylist() == [{"producer": "a", "sequence": 1}, {"producer": "b", "sequence": 2}]
+    assert log.known_sequences(2, "b").to_pylist() == [{"producer": "b", "sequence": 2}]
+    assert log.known_sequences(2, "c").to_pylist() == []
+    assert log.known_sequences(1) is None
+    append_ids(log, [[(f"device-{number}", 1) for number in range(5_000)]])  # their highest ids are in a file
+    reader = world.log()
+    monkeypatch.setattr(Producers, "load", None)
+    assert reader.known_sequences(2) is None
 
 
 def test_what_tasks_left_out_is_not_lost_when_its_producer_is_let_go_meanwhile_I1(world):

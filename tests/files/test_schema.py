@@ -60,6 +60,11 @@ def test_a_misfit_shows_every_difference_at_once():
         assert words in str(caught.value)
 
 
+def test_a_column_in_another_spelling_is_no_new_column():
+    with pytest.raises(InvalidInput, match="! ID int64 not null: the topic spells it id"):
+        schemas.merge(TOPIC, pa.schema([pa.field("ID", pa.int64(), False)]), may_add=True)
+
+
 def test_columns_may_come_in_any_order_and_nullable_ones_may_be_missing():
     incoming = pa.schema([("name", pa.string()), ("id", pa.int64())])
     assert schemas.merge(TOPIC, incoming, may_add=False) is TOPIC

@@ -10,9 +10,9 @@ import threading
 
 import pytest
 
-from pyspark_ledger.errors import InvalidInput
+from pyspark_ledger.errors import CorruptData, InvalidInput, Unavailable
 from pyspark_ledger.files import storage as module
-from pyspark_ledger.files.storage import normalise_uri, open_storage
+from pyspark_ledger.files.storage import LocalStorage, Storage, normalise_uri, open_storage
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,12 @@ from pyspark_ledger.files.storage import normalise_uri, open_storage
 )
 def test_one_place_has_one_spelling(spelling, uri):
     assert normalise_uri(spelling) == uri
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_an_empty_storage_is_an_error_by_name(text):
+    with pytest.raises(InvalidInput, match=r"LEDGER_INVALID_STORAGE.*empty: give a folder or a URI"):
+        normalise_uri(text)
 
 
 def test_an_unknown_storage_is_an_error_by_name():
@@ -133,3 +139,51 @@ def test_a_file_is_never_overwritten(tmp_path):
     storage.create("file").close()
     with pytest.raises(FileExistsError):
         storage.create("file")
+
+
+# -- what is not as it should be -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["folder", "s3"])
+def storage(request, tmp_path) -> Storage:
+    return open_storage(str(tmp_path / "root") if request.param == "folder" else request.getfixturevalue("s3_root"))
+
+
+def test_a_file_that_is_not_there_is_an_error_that_names_it(storage):
+    looks = [lambda: storage.size("a/b"), lambda: storage.read("a/b", 0, 1)]
+    if isinstance(storage, LocalStorage):
+        looks.append(lambda: storage.map("a/b"))
+    for look in looks:
+        with pytest.raises(CorruptData, match=r"LEDGER_FILE_MISSING.*/a/b is missing, but ZooKeeper names it"):
+            look()
+    assert list(storage.list("a")) == []
+    storage.delete("a/b")  # what is gone may be deleted
+
+
+def test_a_storage_that_refuses_is_unavailable_and_not_taken_for_damage(s3_root, monkeypatch):
+    class Refusing:
+        def open_input_file(self, path):
+            raise OSError(f"access to {path} denied")
+
+    storage = open_storage(s3_root)
+    monkeypatch.setattr(storage, "_fs", Refusing())
+    with pytest.raises(Unavailable, match=r"LEDGER_STORAGE_UNAVAILABLE.*cannot read s3://.*/a/b: access to .* denied"):
+        storage.read("a/b", 0, 1)
+
+
+def test_a_folder_that_cannot_be_made_is_unavailable_by_name(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(Unavailable, match=r"LEDGER_STORAGE_UNAVAILABLE.*cannot make the folder .*/file: .*"):
+        open_storage(str(tmp_path / "file")).create("a/b")
+
+
+def test_a_write_that_fails_is_an_error_and_closes_its_file(tmp_path, monkeypatch):
+    def full(fd, data):
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    before = len(os.listdir("/dev/fd"))
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="the disk is full"):
+        open_storage(str(tmp_path)).write("a/b", b"x")
+    monkeypatch.undo()
+    assert len(os.listdir("/dev/fd")) == before

@@ -82,6 +82,15 @@ def test_positions_have_one_spelling(log):
         Position.parse("3:17")
 
 
+def test_bytes_before_a_position_grow_with_it_and_are_all_at_the_end(log):
+    view = log.view()
+    found = [scan.bytes_before(log, view, position) for position in [*positions(log), view.head.end]]
+    assert (found[0], found[-1]) == (0, view.head.bytes)
+    assert found == sorted(found)
+    entry = found[3] - found[0]  # the first entry has three rows, each a third of its bytes
+    assert found[:4] == [0, entry // 3, entry * 2 // 3, entry]
+
+
 def test_a_position_past_the_end_is_data_loss_by_name(log):
     end = log.view().head.end
     with pytest.raises(DataLoss, match="LEDGER_POSITION_PAST_END"):

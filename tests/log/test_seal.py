@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pyspark_ledger.base.position import Position
+from pyspark_ledger.dedup.batch_ids import BatchId
+from pyspark_ledger.errors import CorruptData
 from pyspark_ledger.log import places, scan
 from pyspark_ledger.log.index import Index
-from pyspark_ledger.metadata.port import HeadKey, LedgerKey, RootKey
+from pyspark_ledger.metadata.port import CommitKey, Delete, HeadKey, LedgerKey, RootKey
 from pyspark_ledger.testing.memory import Crash, Faults
 from tests.support.worlds import SMALL, World, append
 
@@ -105,6 +107,25 @@ def test_a_reader_that_misses_nodes_reads_the_head_again_I2(tmp_path):
         (next(answers, None) if isinstance(key, HeadKey) else None) or original(key, on_change)
     )
     assert reader.refresh().head.next_commit == 9
+
+
+def test_commits_that_are_not_in_zookeeper_are_corrupt_data_by_name(tmp_path):
+    world = World(tmp_path)
+    append(world.log(), 0)
+    world.metadata().transact([Delete(CommitKey(world.topic.uuid, 0, 0))])
+    with pytest.raises(CorruptData, match=rf"topic 't' \({world.topic.uuid}\): commits that its head names are not in"):
+        world.log().refresh()
+
+
+def test_a_seal_between_the_looks_at_head_and_dedup_state_makes_both_be_read_again_I5(tmp_path):
+    world = World(tmp_path)
+    append(world.log(), 0, producer="p", batch_id=BatchId(0))
+    reader = world.log()
+    assert reader.view().head.next_commit == 1
+    for number in range(1, 6):
+        append(world.log(), number, producer="p", batch_id=BatchId(number))
+    view, states = reader.producers()
+    assert (view.head.ledger, view.head.next_commit, [state.sequence for state in states.all()]) == (1, 6, [5])
 
 
 def test_index_spine_is_immutable(tmp_path):

@@ -37,7 +37,7 @@ from pyspark_ledger.metrics.families import FAMILIES
 from pyspark_ledger.metrics.requests import TimedMetadata
 from pyspark_ledger.testing.memory import MemoryMetadata, MemoryServer
 from pyspark_ledger.zk_metadata import paths
-from tests.support import REPOSITORY
+from tests.support import REPOSITORY, interruptible
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 DASHBOARD = REPOSITORY / "examples" / "grafana-dashboard.json"
@@ -254,7 +254,9 @@ def exporter(namespace, storage_root):
         "0",
         "--json",
     ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=interruptible
+    )
     yield json.loads(process.stdout.readline())["url"]
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=30) == ("", "")

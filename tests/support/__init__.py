@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 from hypothesis import settings
@@ -12,3 +13,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent.parent
 def examples(count: int) -> int:
     """How many examples a property gets: what ``make test`` has time for, and twenty times as many in a search."""
     return 20 * count if settings.get_current_profile_name() == "search" else count
+
+
+def interruptible() -> None:
+    """In a process that a test starts, as its ``preexec_fn``: SIGINT interrupts it, as in a terminal. What a shell runs
+    in the background ignores it, and so would every process below."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,0 +1,72 @@
+"""Policies are changed at the head's version: what was asked for is true when the call returns, and only then."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from pyspark_ledger.errors import Conflict
+from pyspark_ledger.log import policies, topics
+from pyspark_ledger.log.policies import UNCHANGED
+from pyspark_ledger.metadata.port import NamespaceKey
+from pyspark_ledger.metadata.records import Policies
+from pyspark_ledger.testing.memory import Faults
+from tests.support.worlds import World, append
+
+
+@pytest.fixture
+def world(tmp_path) -> World:
+    world = World(tmp_path)
+    topics.storage_root(world.metadata(), str(tmp_path))
+    return world
+
+
+def faults(*planned) -> Faults:
+    found = Faults()
+    found.next_transact(*planned)
+    return found
+
+
+def kept(world: World) -> Policies:
+    return world.log().refresh(sync=True).head.policies
+
+
+@pytest.mark.parametrize("fault", [None, "lost_before", "applied_then_lost", "delayed", "expired"])
+def test_a_lost_answer_does_not_lose_a_change_I14(world, fault):
+    log = world.log(faults(fault))
+    wanted = Policies(False, 10, 60_000)
+    assert policies.change(log, False, 10, timedelta(minutes=1)) == wanted
+    assert kept(world) == wanted
+
+
+def test_what_is_not_named_stays_as_it_is(world):
+    policies.change(world.log(), False, 10, UNCHANGED)
+    policies.change(world.log(), UNCHANGED, UNCHANGED, timedelta(seconds=1))
+    assert kept(world) == Policies(False, 10, 1_000)
+    policies.change(world.log(), None, 0, None)
+    assert kept(world) == Policies()
+
+
+def test_an_append_in_between_is_not_undone_I1(world):
+    log = world.log()
+    log.refresh()
+    append(world.log(), 1)
+    policies.change(log, False, UNCHANGED, UNCHANGED)
+    assert world.read() == [1]
+    assert kept(world).deduplication is False
+
+
+@pytest.mark.parametrize("fault", [None, "lost_before", "applied_then_lost", "delayed"])
+def test_a_namespaces_policy_survives_a_lost_answer_too_I14(world, fault):
+    policies.change_namespace(world.metadata(faults(fault)), False)
+    assert world.metadata().read(NamespaceKey()).record.deduplication is False
+
+
+def test_who_never_gets_through_is_told_so(world):
+    never = Faults(lost_before=1.0)
+    with pytest.raises(Conflict, match="topic 't' is too busy to change its policies: try again"):
+        policies.change(world.log(never), False, UNCHANGED, UNCHANGED)
+    with pytest.raises(Conflict, match="the namespace is too busy"):
+        policies.change_namespace(world.metadata(never), False)
+    assert kept(world) == Policies()
