@@ -170,9 +170,6 @@ class LedgerClient:
         :raises NotFound: there is no such topic.
         :raises InvalidInput: a place or a column that is not there, or ``compacted`` for a topic without a key.
 
-        >>> with client.producer("orders") as producer:
-        ...     for order in (1, 2, 3):
-        ...         _ = producer.send({"order_id": order})
         >>> [record["order_id"] for record in client.reader("orders", end="latest")]
         [1, 2, 3]
         """
@@ -189,7 +186,7 @@ class LedgerClient:
         :param start: where it begins, if it is new: a place, as for :meth:`reader`.
         :raises NotFound: there is no such topic.
 
-        >>> client.create_cursor("orders", "billing").stats().backlog_records
+        >>> client.create_cursor("orders", "billing", "latest").stats().backlog_records
         0
         """
         log = self._namespace.log(topic)
@@ -367,8 +364,8 @@ class LedgerClient:
     def end(self, topic: str) -> Position:
         """The position after a topic's last record.
 
-        >>> client.end("orders")
-        Position(ledger=0, entry=0, index=0)
+        >>> str(client.end("orders"))
+        '0:1:0'
         """
         return self._namespace.log(topic).refresh(sync=True).head.end
 

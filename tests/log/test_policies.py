@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from pyspark_ledger.errors import Conflict
+from pyspark_ledger.base.clock import SYSTEM_CLOCK
+from pyspark_ledger.base.limits import Limits
+from pyspark_ledger.errors import OutcomeUnknown
 from pyspark_ledger.log import policies, topics
 from pyspark_ledger.log.policies import UNCHANGED
-from pyspark_ledger.metadata.port import NamespaceKey
+from pyspark_ledger.metadata.port import Metadata, NamespaceKey
 from pyspark_ledger.metadata.records import Policies
+from pyspark_ledger.metadata.transactions import Transactions
 from pyspark_ledger.testing.memory import Faults
-from tests.support.worlds import World, append
+from tests.support.worlds import SMALL, World, append
 
 
 @pytest.fixture
 def world(tmp_path) -> World:
-    world = World(tmp_path)
+    world = World(tmp_path, limits=replace(SMALL, change_deadline_s=0.05))
     topics.storage_root(world.metadata(), str(tmp_path))
     return world
 
@@ -59,14 +63,18 @@ def test_an_append_in_between_is_not_undone_I1(world):
 
 @pytest.mark.parametrize("fault", [None, "lost_before", "applied_then_lost", "delayed"])
 def test_a_namespaces_policy_survives_a_lost_answer_too_I14(world, fault):
-    policies.change_namespace(world.metadata(faults(fault)), False)
+    change_namespace(world.metadata(faults(fault)))
     assert world.metadata().read(NamespaceKey()).record.deduplication is False
 
 
 def test_who_never_gets_through_is_told_so(world):
     never = Faults(lost_before=1.0)
-    with pytest.raises(Conflict, match="topic 't' is too busy to change its policies: try again"):
+    with pytest.raises(OutcomeUnknown, match="topic 't': a change of its policies: it was sent again and again"):
         policies.change(world.log(never), False, UNCHANGED, UNCHANGED)
-    with pytest.raises(Conflict, match="the namespace is too busy"):
-        policies.change_namespace(world.metadata(never), False)
+    with pytest.raises(OutcomeUnknown, match="the namespace's policies: it was sent again and again"):
+        change_namespace(world.metadata(never))
     assert kept(world) == Policies()
+
+
+def change_namespace(metadata: Metadata) -> None:
+    policies.change_namespace(Transactions(metadata, Limits(change_deadline_s=0.05), SYSTEM_CLOCK), metadata, False)

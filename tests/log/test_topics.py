@@ -7,7 +7,8 @@ import pytest
 
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown
 from pyspark_ledger.log import topics
-from pyspark_ledger.metadata.port import Delete, HeadKey, NamespaceKey, RootKey, TransactionLost
+from pyspark_ledger.metadata.port import Delete, HeadKey, NamespaceKey, RootKey
+from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Faults, MemoryMetadata, MemoryServer
 from tests.support.worlds import SCHEMA, SMALL, World, append
 
@@ -43,10 +44,10 @@ def test_a_new_namespace_without_a_storage_is_an_error_that_says_what_to_set(ser
         topics.storage_root(client(server), None)
 
 
-def test_a_namespace_whose_making_got_lost_is_not_taken_for_made_I14(server, tmp_path):
-    with pytest.raises(Conflict, match="could not be made: try again"):
-        topics.storage_root(client(server, "lost_before"), str(tmp_path))
-    assert client(server).read(NamespaceKey()) is None
+@pytest.mark.parametrize("fault", ["lost_before", "delayed", "expired"])
+def test_a_namespace_whose_making_got_lost_is_made_all_the_same_I14(server, tmp_path, fault):
+    assert topics.storage_root(client(server, fault), str(tmp_path)) == tmp_path.as_uri()
+    assert client(server).read(NamespaceKey()).record.storage == tmp_path.as_uri()
 
 
 # -- making a topic ----------------------------------------------------------------------------------------------
@@ -57,9 +58,18 @@ def test_a_topic_whose_answer_was_lost_is_found_to_be_ours_I14(server):
     assert topics.get_topic(client(server), "t") == made
 
 
+@pytest.mark.parametrize("fault", ["lost_before", "delayed", "expired"])
+def test_a_topic_whose_request_got_lost_is_made_all_the_same_I14(server, fault):
+    made = topics.create_topic(client(server, fault), "t", SCHEMA)
+    server.deliver_delayed()
+    assert topics.get_topic(client(server), "t") == made
+
+
 def test_a_topic_that_was_not_made_is_never_said_to_be_there_I14(server):
+    lost = MemoryMetadata(server, Faults(lost_before=1.0), SeededClock())
+    lost.sync = lambda: lost._clock.sleep(1)
     with pytest.raises(OutcomeUnknown):
-        topics.create_topic(client(server, "lost_before"), "t", SCHEMA)
+        topics.create_topic(lost, "t", SCHEMA, clock=lost._clock)
     assert topics.list_topics(client(server)) == []
 
 
@@ -123,9 +133,17 @@ def test_lost_answers_on_the_way_leave_nothing_behind_either_I13(world, late):
     assert nothing_is_left(world)
 
 
+@pytest.mark.parametrize("fault", ["lost_before", "delayed", "expired"])
+def test_a_deletion_whose_request_got_lost_is_done_all_the_same_I14(world, fault):
+    assert topics.delete_topic(client(world.server, fault), "t") == world.topic
+    assert nothing_is_left(world)
+
+
 def test_a_deletion_that_did_not_happen_is_not_said_to_have_I14(world):
+    lost = MemoryMetadata(world.server, Faults(lost_before=1.0), SeededClock())
+    lost.sync = lambda: lost._clock.sleep(1)
     with pytest.raises(OutcomeUnknown):
-        topics.delete_topic(client(world.server, "lost_before"), "t")
+        topics.delete_topic(lost, "t", clock=lost._clock)
     assert topics.get_topic(world.metadata(), "t") == world.topic
     assert world.read() == list(range(6))
 
@@ -135,7 +153,7 @@ def test_a_topic_that_is_deleted_twice_at_once_is_deleted_once_I14(world, monkey
     found = topics.get_topic(mine, "t")
     topics.delete_topic(world.metadata(), "t")
     monkeypatch.setattr(topics, "get_topic", lambda *_: found)  # what was read before the other one came
-    with pytest.raises(TransactionLost):
+    with pytest.raises(Conflict, match="is being deleted by somebody else, or was a moment ago"):
         topics.delete_topic(mine, "t")
     assert nothing_is_left(world)
 
