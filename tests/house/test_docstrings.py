@@ -32,8 +32,8 @@ from pyspark_ledger.tokens.tokens import Tokens, TokenStats
 
 ERRORS = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.LedgerError)]
 KINDS = [
-    AppendResult, Collected, CompactionStats, Consumer, CursorHandle, CursorStats, Dispatch,
-    LedgerClient, LocalZooKeeper, Message, Outbox, Pending, Policies, Position, Processed, Producer, ProducerState, Reader, Receipt,
+    AppendResult, Collected, CompactionStats, Consumer, CursorHandle, CursorStats, Dispatch, LedgerClient,
+    LocalZooKeeper, Message, Outbox, Pending, Policies, Position, Processed, Producer, ProducerState, Reader, Receipt,
     Record, ResetPreview, ResetResult, Send, Sent, TokenStats, Tokens, Topic, *ERRORS,
 ]  # fmt: skip
 SHORTEST = 15  # a docstring of fewer characters says nothing that the name does not
