@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from pyspark_ledger.base.arrays import one_array
+from pyspark_ledger.errors import disk_errors
 
 _MERGE_ROWS = 1 << 20  # so much is gathered before it is folded in
 _SPILL_ROWS = 2 << 20  # keys that are held in memory
@@ -95,13 +96,14 @@ class _Spill:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def add(self, run: pa.Table) -> None:
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="ledger-fold-")
-        path = f"{self._folder.name}/{len(self.runs)}.arrow"
         ordered = run.take(pc.sort_indices(run, [("key", "ascending")])).combine_chunks()
-        with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, ordered.schema) as writer:
-            writer.write_table(ordered)
-        self.runs.append(pa.ipc.open_file(pa.memory_map(path)).read_all())
+        with disk_errors("write temporary files in", f"{tempfile.gettempdir()} (TMPDIR chooses another folder)"):
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="ledger-fold-")
+            path = f"{self._folder.name}/{len(self.runs)}.arrow"
+            with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, ordered.schema) as writer:
+                writer.write_table(ordered)
+            self.runs.append(pa.ipc.open_file(pa.memory_map(path)).read_all())
 
     def ranges(self) -> Iterator[pa.Table]:
         """Every key in one range, every range small enough to fold."""
