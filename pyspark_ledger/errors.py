@@ -6,6 +6,9 @@ with a stable code in brackets, as in ``[LEDGER_TOPIC_NOT_FOUND] …``.
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -91,3 +94,34 @@ class Unavailable(LedgerError):
     """ZooKeeper or the storage does not answer: try again later. Nothing was changed."""
 
     default_code = "LEDGER_UNAVAILABLE"
+
+
+# What the operating system says about a file, and what to do about it.
+_NO_ROOM = "make room there"
+_NO_ACCESS = "give the user of this process access to it"
+_ADVICE = {
+    errno.ENOSPC: _NO_ROOM,
+    errno.EDQUOT: _NO_ROOM,
+    errno.EACCES: _NO_ACCESS,
+    errno.EPERM: _NO_ACCESS,
+    errno.EROFS: "mount it for writing",
+    errno.ENOTDIR: "a part of its path is a file and no folder: move that, or choose another place",
+    errno.EMFILE: "raise the number of files that a process may have open (ulimit -n)",
+    errno.ENFILE: "raise the number of files that the machine may have open",
+}
+_SEE_TO_THE_DISK = "see to the disk and its mount"
+
+
+@contextmanager
+def disk_errors(
+    doing: str, where: object, code: str = "LEDGER_STORAGE_UNAVAILABLE", otherwise: str = _SEE_TO_THE_DISK
+) -> Iterator[None]:
+    """Around whatever may raise an OSError: it becomes Unavailable, with a code, the file and what to do. ``doing`` is
+    what is tried, as in "write"; ``otherwise`` is the advice where the error itself suggests none."""
+    try:
+        yield
+    except OSError as error:
+        advice = _ADVICE.get(error.errno or 0, otherwise)
+        raise Unavailable(
+            f"cannot {doing} {where}: {error.strerror or error}; {advice}, then try again", code
+        ) from None

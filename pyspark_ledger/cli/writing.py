@@ -95,7 +95,7 @@ def _numbered(source: _Source, rows: Iterator[dict[str, Any] | None]) -> Iterato
             record = next(rows)
         except StopIteration:
             return
-        except (csv.Error, UnicodeDecodeError) as error:
+        except (csv.Error, UnicodeDecodeError, OSError) as error:
             raise InvalidInput(f"line {line}: this cannot be read: {error}", "LEDGER_INVALID_VALUE") from None
         except InvalidInput as error:
             raise InvalidInput(f"line {line}: {error.message}", error.code) from None

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from pyspark_ledger.base.arrays import one_array
+from pyspark_ledger.errors import disk_errors
 
 _MERGE_ROWS = 1 << 20  # rows that are gathered before they are folded
 _SPILL_ROWS = 2 << 20  # keys that are held in memory
@@ -97,13 +98,14 @@ class _Spill:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def add(self, run: pa.Table) -> None:
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="ledger-fold-")
-        path = f"{self._folder.name}/{len(self.runs)}.arrow"
         ordered = run.take(pc.sort_indices(run, [("key", "ascending")])).combine_chunks()
-        with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, ordered.schema) as writer:
-            writer.write_table(ordered)
-        self.runs.append(pa.ipc.open_file(pa.memory_map(path)).read_all())
+        with disk_errors("write temporary files in", f"{tempfile.gettempdir()} (TMPDIR chooses another folder)"):
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="ledger-fold-")
+            path = f"{self._folder.name}/{len(self.runs)}.arrow"
+            with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, ordered.schema) as writer:
+                writer.write_table(ordered)
+            self.runs.append(pa.ipc.open_file(pa.memory_map(path)).read_all())
 
     def ranges(self) -> Iterator[pa.Table]:
         """The rows in ranges of keys: all rows of a key are in one range, and each range is small enough to fold."""

@@ -7,6 +7,7 @@ readers and writers are loaded when they are asked for.
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -20,6 +21,10 @@ from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from pyspark_ledger.datasource.executor.staging import WritePlan
+
+_COMMIT_PROCESS = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 class LedgerDataSource(DataSource):
@@ -60,8 +65,18 @@ class LedgerDataSource(DataSource):
         from pyspark_ledger.datasource.write_plan import plan_write
         from pyspark_ledger.datasource.writer import LedgerStreamWriter
 
-        plan = plan_write(WriteOptions.parse(self.options), schema, overwrite=overwrite, stream=True)
-        return LedgerStreamWriter(dict(self.options), plan)
+        def plan() -> WritePlan:
+            return plan_write(WriteOptions.parse(self.options), schema, overwrite=overwrite, stream=True)
+
+        return LedgerStreamWriter(dict(self.options), plan if _is_commit_process() else plan())
+
+
+def _is_commit_process() -> bool:
+    """Whether this is the process in which Spark commits and aborts micro-batches. It asks for a writer before either,
+    and an error there would hide the one that the abort is for: all that the user got to see was "Writing job failed.".
+    So nothing is looked at yet in that process."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _COMMIT_PROCESS in sys.modules or (main is not None and main.name == _COMMIT_PROCESS)
 
 
 def register(spark: SparkSession) -> None:

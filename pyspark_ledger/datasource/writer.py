@@ -10,7 +10,7 @@ the options as text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -19,8 +19,16 @@ from pyspark_ledger.datasource.executor.staging import Staged, TaskOrigin, Write
 
 
 class LedgerStreamWriter(DataSourceStreamArrowWriter):
-    def __init__(self, options: Mapping[str, str], plan: WritePlan) -> None:
-        self._options, self._plan = options, plan
+    """In the process that commits, the plan is made when it is asked for: an abort needs none."""
+
+    def __init__(self, options: Mapping[str, str], plan: WritePlan | Callable[[], WritePlan]) -> None:
+        self._options, self._made_or_to_make = options, plan
+
+    @property
+    def _plan(self) -> WritePlan:
+        if not isinstance(self._made_or_to_make, WritePlan):
+            self._made_or_to_make = self._made_or_to_make()
+        return self._made_or_to_make
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         origin = TaskOrigin.current()

@@ -21,11 +21,12 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.fs
 
-from pyspark_ledger.errors import CorruptData, InvalidInput, Unavailable
+from pyspark_ledger.errors import CorruptData, InvalidInput, disk_errors
 
 
 class Sink(ABC):
-    """A new file being written; durable when :meth:`close` returns, and not before."""
+    """A new file being written; durable when :meth:`close` returns, and not before. What the disk or the object store
+    says against it is raised as Unavailable, with the file's name."""
 
     @abstractmethod
     def write(self, data: Any) -> int: ...
@@ -39,7 +40,8 @@ class Sink(ABC):
 
 
 class Storage(ABC):
-    """A root below which every path is relative."""
+    """A root below which every path is relative. Every method raises Unavailable, with the name of the file, if the
+    disk or the object store fails, is full, or does not let us in."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -95,48 +97,70 @@ class LocalStorage(Storage):
         return _LocalSink(full)
 
     def size(self, path: str) -> int:
-        try:
+        with self._reading(path):
             return (self._root / path).stat().st_size
-        except FileNotFoundError:
-            raise self.missing(path) from None
 
     def read(self, path: str, offset: int, length: int) -> pa.Buffer:
-        try:
-            with open(self._root / path, "rb", buffering=0) as file:
-                return pa.py_buffer(os.pread(file.fileno(), length, offset))
-        except FileNotFoundError:
-            raise self.missing(path) from None
+        with self._reading(path), open(self._root / path, "rb", buffering=0) as file:
+            return pa.py_buffer(os.pread(file.fileno(), length, offset))
 
     def map(self, path: str) -> pa.Buffer:
-        try:
-            with open(self._root / path, "rb", buffering=0) as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except FileNotFoundError:
-            raise self.missing(path) from None
+        with self._reading(path), open(self._root / path, "rb", buffering=0) as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if hasattr(mmap, "MADV_SEQUENTIAL"):
             mapped.madvise(mmap.MADV_SEQUENTIAL)
         return pa.py_buffer(mapped)
 
     def list(self, folder: str) -> Iterator[str]:
-        for parent, _, names in os.walk(self._root / folder):
+        for parent, _, names in os.walk(self._root / folder, onerror=_refuse_to_list):
             for name in names:
                 yield (Path(parent) / name).relative_to(self._root).as_posix()
 
     def delete(self, path: str) -> None:
-        (self._root / path).unlink(missing_ok=True)
+        full = self._root / path
+        with disk_errors("delete", full):
+            full.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _reading(self, path: str) -> Iterator[None]:
+        with disk_errors("read", self._root / path):
+            try:
+                yield
+            except FileNotFoundError:
+                raise self.missing(path) from None
 
     def _ensure_folder(self, folder: Path) -> None:
-        """A file is durable only if every folder above it is."""
-        if folder in self._known_folders:
+        if folder not in self._known_folders:
+            with disk_errors("make the folder", folder):
+                self._ensure_durable(Path(os.path.realpath(folder)))
+            self._known_folders.add(folder)
+
+    def _ensure_durable(self, folder: Path) -> None:
+        """A file is durable only if every folder above it is. One that is found may have been made a moment ago, by a
+        process that has not synced it yet and perhaps never will: so each is synced here, once in a process."""
+        if folder in self._known_folders or os.path.ismount(folder):
             return
-        if not folder.is_dir():
-            self._ensure_folder(folder.parent)
-            try:
-                folder.mkdir(exist_ok=True)
-            except OSError as error:
-                raise Unavailable(f"cannot make the folder {folder}: {error}", "LEDGER_STORAGE_UNAVAILABLE") from None
+        self._ensure_durable(folder.parent)
+        if folder.is_dir():
+            self._sync_found(folder.parent)
+        else:
+            folder.mkdir(exist_ok=True)
             _make_folder_durable(folder.parent)
         self._known_folders.add(folder)
+
+    def _sync_found(self, folder: Path) -> None:
+        try:
+            _make_folder_durable(folder)
+        except PermissionError:  # above the root we may be allowed to pass through, and no more
+            if folder.is_relative_to(os.path.realpath(self._root)):
+                raise
+
+
+def _refuse_to_list(error: OSError) -> None:
+    """A folder that is not there, or not any more, has no files; of one that cannot be looked at nobody knows."""
+    if not isinstance(error, FileNotFoundError):
+        with disk_errors("list", error.filename):
+            raise error
 
 
 class _LocalSink(Sink):
@@ -147,7 +171,8 @@ class _LocalSink(Sink):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        with disk_errors("create", path):
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         self._unsynced = 0
         self._syncing: threading.Thread | None = None
         self._failure: OSError | None = None
@@ -155,8 +180,9 @@ class _LocalSink(Sink):
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         done = 0
-        while done < len(view):  # a signal or a full disk may cut a write short
-            done += os.write(self._fd, view[done:])
+        with disk_errors("write", self._path):
+            while done < len(view):  # a signal or a full disk may cut a write short
+                done += os.write(self._fd, view[done:])
         self._unsynced += done
         if self._unsynced >= self.SYNC_EVERY_BYTES and (self._syncing is None or not self._syncing.is_alive()):
             self._unsynced = 0
@@ -172,20 +198,25 @@ class _LocalSink(Sink):
             self._failure = error
 
     def close(self) -> None:
-        try:
-            self._wait()
-            if self._failure is not None:
-                raise self._failure
-            _make_durable(self._fd)
-        finally:
-            self.abandon()
-        _make_folder_durable(self._path.parent)
+        with disk_errors("write", self._path):
+            try:
+                self._wait()
+                if self._failure is not None:
+                    raise self._failure
+                _make_durable(self._fd)
+            finally:
+                self._close()
+            _make_folder_durable(self._path.parent)
 
     def abandon(self) -> None:
+        with contextlib.suppress(OSError):  # why it is abandoned matters more
+            self._close()
+
+    def _close(self) -> None:
         self._wait()
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            fd, self._fd = self._fd, -1
+            os.close(fd)
 
     def _wait(self) -> None:
         if self._syncing is not None:
@@ -208,51 +239,61 @@ class ObjectStorage(Storage):
         self._root = root.rstrip("/")
 
     def create(self, path: str) -> Sink:
-        return _ObjectSink(self._fs.open_output_stream(f"{self._root}/{path}"))
+        with _store_errors("create", self.where(path)):
+            return _ObjectSink(self._fs.open_output_stream(f"{self._root}/{path}"), self.where(path))
 
     def size(self, path: str) -> int:
-        info = self._fs.get_file_info(f"{self._root}/{path}")
+        with _store_errors("read", self.where(path)):
+            info = self._fs.get_file_info(f"{self._root}/{path}")
         if info.type != pa.fs.FileType.File:
             raise self.missing(path)
         return int(info.size)
 
     def read(self, path: str, offset: int, length: int) -> pa.Buffer:
-        try:
-            with self._fs.open_input_file(f"{self._root}/{path}") as file:
-                return pa.py_buffer(file.read_at(length, offset))
-        except FileNotFoundError:
-            raise self.missing(path) from None
-        except OSError as error:
-            raise Unavailable(f"cannot read {self.where(path)}: {error}", "LEDGER_STORAGE_UNAVAILABLE") from None
+        with _store_errors("read", self.where(path)):
+            try:
+                with self._fs.open_input_file(f"{self._root}/{path}") as file:
+                    return pa.py_buffer(file.read_at(length, offset))
+            except FileNotFoundError:
+                raise self.missing(path) from None
 
     def map(self, path: str) -> None:
         return None
 
     def list(self, folder: str) -> Iterator[str]:
         selector = pa.fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True, recursive=True)
-        for info in self._fs.get_file_info(selector):
+        with _store_errors("list", self.where(folder)):
+            found = self._fs.get_file_info(selector)
+        for info in found:
             if info.type == pa.fs.FileType.File:
                 yield info.path[len(self._root) + 1 :]
 
     def delete(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
+        with _store_errors("delete", self.where(path)), contextlib.suppress(FileNotFoundError):
             self._fs.delete_file(f"{self._root}/{path}")
 
 
 class _ObjectSink(Sink):
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    def __init__(self, stream: Any, where: str) -> None:
+        self._stream, self._where = stream, where
 
     def write(self, data: Any) -> int:
-        self._stream.write(data)
+        with _store_errors("write", self._where):
+            self._stream.write(data)
         return memoryview(data).nbytes
 
     def close(self) -> None:
-        self._stream.close()
+        with _store_errors("write", self._where):
+            self._stream.close()
 
     def abandon(self) -> None:
         # pyarrow completes an upload even if the stream is dropped: harmless, because nothing refers to the object.
-        self._stream.close()
+        with contextlib.suppress(OSError):  # why it is abandoned matters more
+            self._stream.close()
+
+
+def _store_errors(doing: str, where: str) -> contextlib.AbstractContextManager[None]:
+    return disk_errors(doing, where, otherwise="see to the credentials, the bucket and the network")
 
 
 def _make_durable(fd: int) -> None:

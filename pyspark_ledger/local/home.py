@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Deadline
-from pyspark_ledger.errors import InvalidInput, Unavailable
+from pyspark_ledger.errors import InvalidInput, Unavailable, disk_errors
 from pyspark_ledger.local.zookeeper import HOST, find_jars, find_java, is_free, mode, running_pid
 
 _START_S = 90.0
@@ -37,13 +37,15 @@ class LocalHome:
     @property
     def pid(self) -> int | None:
         """The process that runs the server; None if it is dead. A killed one has left its pid file, but no lock."""
-        return running_pid(self._pid_file)
+        with self._disk_errors("read", self._pid_file):
+            return running_pid(self._pid_file)
 
     @property
     def port(self) -> int | None:
         """Where the server listens, or did when it last ran."""
-        with contextlib.suppress(FileNotFoundError):
-            found = re.search(r"^clientPort=(\d+)$", (self._data / "1" / "zoo.cfg").read_text(), re.MULTILINE)
+        config = self._data / "1" / "zoo.cfg"
+        with self._disk_errors("read", config), contextlib.suppress(FileNotFoundError):
+            found = re.search(r"^clientPort=(\d+)$", config.read_text(), re.MULTILINE)
             return int(found[1]) if found else None
         return None
 
@@ -60,10 +62,11 @@ class LocalHome:
         find_java()
         find_jars()
         _require_free(port)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._disk_errors("make the folder", self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "pyspark_ledger.local.zookeeper", "--port", str(port)]
         command += ["--data", str(self._data), "--pid-file", str(self._pid_file)]
-        with self._log.open("wb") as log:
+        with self._disk_errors("write", self._log), self._log.open("wb") as log:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -90,7 +93,8 @@ class LocalHome:
         if pid is None:
             return False
         for number in (signal.SIGTERM, signal.SIGKILL):  # the server ends with its process in either case
-            os.kill(pid, number)
+            with self._disk_errors("stop", f"process {pid}"), contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
             deadline = Deadline(SYSTEM_CLOCK, _STOP_S)
             while not deadline.passed:
                 if self.pid is None:
@@ -101,18 +105,24 @@ class LocalHome:
     def contents(self) -> dict[str, int]:
         """What a purge would delete, in bytes."""
         parts = [part for part in (self._data, self.storage) if part.exists()]
-        return {str(part): sum(file.stat().st_size for file in part.rglob("*") if file.is_file()) for part in parts}
+        with self._disk_errors("look into", self.folder):
+            return {str(part): sum(file.stat().st_size for file in part.rglob("*") if file.is_file()) for part in parts}
 
     def purge(self) -> None:
         """Deletes what this class made, and nothing else that is in the folder."""
         if self.pid is not None:
             raise InvalidInput(f"a server runs in {self.folder}: stop it first", "LEDGER_FOLDER_IN_USE")
-        for part in (self._data, self.storage):
-            shutil.rmtree(part, ignore_errors=True)
-        for file in (self._pid_file, self._log):
-            file.unlink(missing_ok=True)
+        with self._disk_errors("delete what is in", self.folder):
+            for part in (self._data, self.storage):
+                if part.exists():
+                    shutil.rmtree(part)
+            for file in (self._pid_file, self._log):
+                file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # not empty, or never made
             self.folder.rmdir()
+
+    def _disk_errors(self, doing: str, where: object) -> contextlib.AbstractContextManager[None]:
+        return disk_errors(doing, where, "LEDGER_HOME_UNAVAILABLE", "set LEDGER_HOME to a folder that can be written")
 
 
 def _require_free(port: int) -> None:

@@ -21,11 +21,16 @@ from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import KeeperState
 from kazoo.security import CREATOR_ALL_ACL
 
-from pyspark_ledger.base.clock import Deadline
+from pyspark_ledger.base.clock import SYSTEM_CLOCK, Deadline
 from pyspark_ledger.errors import InvalidInput, Unavailable
 
 # A server that comes back is noticed within this time; kazoo's own default is a minute.
 _RECONNECT_MAX_S = 2.0
+
+# An address that has never answered this process, and where every server refuses connections for so long, is given up:
+# it is most likely wrong. One that has answered before is being restarted, and gets all the time that the caller has.
+_REFUSED_S = 3.0
+_LOOK_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +71,34 @@ def is_listening(connect_string: str, timeout_s: float = 3.0) -> bool:
     return False
 
 
+def _all_refuse(servers: str) -> bool:
+    """Whether nothing listens at any of the servers, or they are no hosts at all. A host that only takes its time does
+    not refuse."""
+    for server in collect_hosts(servers)[0]:
+        try:
+            socket.create_connection(server, _LOOK_EVERY_S).close()
+            return False
+        except ConnectionRefusedError:
+            continue
+        except socket.gaierror as error:
+            if error.errno != socket.EAI_NONAME:
+                return False
+        except OSError:
+            return False
+    return True
+
+
 class Connection:
     """A client that was started, and what is known about its sessions."""
 
-    def __init__(self, address: Address, lost: int = 0) -> None:
+    def __init__(self, address: Address, lost: int = 0, worked: bool = False) -> None:
         self.users: set[Lease] = set()
         self.lost = lost  # sessions lost so far: a new one may be served by a follower that lags
         self.synced = lost
         self.dead = False
+        self.worked = worked  # whether this process was ever connected to the address
+        self._refused_since: float | None = None
+        self._servers = address.servers
         self.client: Any = KazooClient(
             hosts=address.servers,
             timeout=address.session_timeout_s,
@@ -87,6 +112,15 @@ class Connection:
 
     def wait(self, seconds: float) -> bool:
         return self._live.wait(seconds)
+
+    def refused_for_too_long(self) -> bool:
+        """Looks, and remembers since when."""
+        if not _all_refuse(self._servers):
+            self._refused_since = None
+            return False
+        now = SYSTEM_CLOCK.monotonic()
+        self._refused_since = self._refused_since or now
+        return now - self._refused_since >= _REFUSED_S
 
     @property
     def stale(self) -> bool:
@@ -106,6 +140,7 @@ class Connection:
 
     def _state_changed(self, state: str) -> None:
         # Runs on kazoo's connection thread, before the requests of the lost session fail: must not block.
+        self.worked = self.worked or state == KazooState.CONNECTED
         if state == KazooState.LOST:
             self.lost += 1
             self.dead = self.client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
@@ -121,11 +156,17 @@ class Lease:
     def connection(self, deadline: Deadline) -> Connection:
         """Connected at this moment, or Unavailable when the deadline passes: then nothing was sent."""
         connection = self._share()
-        if not connection.wait(deadline.remaining):
-            raise Unavailable(
-                f"ZooKeeper at {self.address.servers} does not answer: is it running, and is the option "
-                "zookeeper right?"
-            )
+        while not connection.wait(deadline.remaining if connection.worked else min(_LOOK_EVERY_S, deadline.remaining)):
+            if deadline.passed:
+                raise Unavailable(
+                    f"ZooKeeper at {self.address.servers} does not answer: is it running, and is the option "
+                    "zookeeper right?"
+                )
+            if not connection.worked and connection.refused_for_too_long():
+                raise Unavailable(
+                    f"nothing listens at {self.address.servers}: is ZooKeeper running there, and is the option "
+                    "zookeeper right?"
+                )
         return connection
 
     @property
@@ -151,7 +192,7 @@ class Lease:
 def _replacement(dead: Connection, address: Address) -> Connection:
     """kazoo gave up on a client, so its session is gone: the next one must sync before it reads."""
     dead.stop()
-    successor = Connection(address, lost=dead.lost)
+    successor = Connection(address, lost=dead.lost, worked=dead.worked)
     successor.users, successor.synced = dead.users, -1
     return successor
 
@@ -160,12 +201,13 @@ class _Registry:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self._connections: dict[tuple[int, Address], Connection] = {}
+        self._answered: set[Address] = set()  # by connections that were closed since
 
     def share(self, lease: Lease) -> Connection:
         key = (os.getpid(), lease.address)
         found = self._connections.get(key)
         if found is None:
-            found = self._connections[key] = Connection(lease.address)
+            found = self._connections[key] = Connection(lease.address, worked=lease.address in self._answered)
         elif found.dead:
             found = self._connections[key] = _replacement(found, lease.address)
         found.users.add(lease)
@@ -181,7 +223,11 @@ class _Registry:
         if found is None:
             return None
         found.users.discard(lease)
-        return None if found.users else self._connections.pop(key)
+        if found.users:
+            return None
+        if found.worked:
+            self._answered.add(lease.address)
+        return self._connections.pop(key)
 
     def forget_in_child(self) -> None:
         for connection in self._connections.values():

@@ -97,3 +97,10 @@ def test_up_says_what_is_in_its_way(home):
 def test_up_says_who_else_serves_there(home, zookeeper):
     taken = run("up", "--port", zookeeper.rpartition(":")[2])
     assert (taken.exit_code, "is in use by another ZooKeeper" in taken.stderr) == (1, True)
+
+
+def test_a_home_that_cannot_be_made_is_told_with_a_code(home):
+    home.folder.write_text("a file")
+    told = run("up", "--port", str(*_free_ports(1)))
+    assert (told.exit_code, len(told.stderr.splitlines())) == (1, 1)
+    assert f"[LEDGER_HOME_UNAVAILABLE] cannot make the folder {home.folder}: File exists" in told.stderr

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from pyspark_ledger.cli import ddl, main
-from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.client import LedgerClient, namespace_of
 from pyspark_ledger.errors import InvalidInput
 from tests.support import interruptible
 
@@ -109,6 +111,23 @@ def test_csv_that_does_not_fit_is_named_by_its_line(client, text, why):
     failed = write(client, text, "--format", "csv")
     assert (failed.exit_code, why in failed.stderr) == (1, True), failed.stderr
     assert records(client) == []
+
+
+def test_a_disk_that_gets_full_is_told_with_a_code_the_file_and_the_line(client, monkeypatch):
+    monkeypatch.setattr("pyspark_ledger.append.producer.FLUSH_ROWS", 10)
+    log, real = namespace_of(client).log("orders"), os.fsync
+
+    def full(fd):
+        if log.refresh().head.next_commit == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", full)
+    failed = write(client, "\n".join(json.dumps({"id": n}) for n in range(25)))
+    assert (failed.exit_code, len(failed.stderr.splitlines())) == (1, 1)
+    assert "[LEDGER_STORAGE_UNAVAILABLE] cannot write" in failed.stderr
+    assert ".arrow: No space left on device; make room there" in failed.stderr
+    assert "What is on lines 1 to 20 is in the log, and nothing after them" in failed.stderr
 
 
 def test_a_write_that_stops_says_how_far_it_came_and_can_be_repeated(client, monkeypatch):

@@ -8,11 +8,14 @@ import os
 import sys
 import threading
 
+import pyarrow as pa
 import pytest
 
+from pyspark_ledger.base.clock import SYSTEM_CLOCK
 from pyspark_ledger.errors import CorruptData, InvalidInput, Unavailable
 from pyspark_ledger.files import storage as module
-from pyspark_ledger.files.storage import LocalStorage, Storage, normalise_uri, open_storage
+from pyspark_ledger.files.entryfile import stage_entry
+from pyspark_ledger.files.storage import LocalStorage, ObjectStorage, Storage, normalise_uri, open_storage
 
 
 @pytest.mark.parametrize(
@@ -87,6 +90,23 @@ def test_file_and_folders_are_synced_before_close_returns_I1(tmp_path, disk):
     assert {call for call, _ in disk.calls} == {"fsync" if sys.platform == "linux" else "F_FULLFSYNC"}
 
 
+def test_a_folder_that_another_process_made_and_did_not_sync_is_synced_I1(tmp_path, disk):
+    """The other one may have crashed between making it and syncing it."""
+    (tmp_path / "root/topic/00000001").mkdir(parents=True)
+    LocalStorage((tmp_path / "root").as_uri()).write("topic/00000001/file", b"x")
+    above = ("root/topic/00000001", "root/topic", "root", ".")
+    assert {(tmp_path / name).stat().st_ino for name in above} <= set(disk.synced())
+
+
+def test_folders_are_synced_once_in_a_process(tmp_path, disk):
+    storage = LocalStorage(tmp_path.as_uri())
+    storage.write("topic/00000001/first", b"x")
+    before = len(disk.calls)
+    storage.write("topic/00000001/second", b"x")
+    file, folder = (tmp_path / name for name in ("topic/00000001/second", "topic/00000001"))
+    assert disk.synced()[before:] == [file.stat().st_ino, folder.stat().st_ino]
+
+
 def test_long_files_are_synced_on_the_way_and_at_the_end_I1(tmp_path, monkeypatch, disk):
     monkeypatch.setattr(module._LocalSink, "SYNC_EVERY_BYTES", 10)
     sink = open_storage(str(tmp_path)).create("file")
@@ -108,7 +128,7 @@ def test_an_error_of_a_full_sync_fails_the_write_I1(tmp_path, monkeypatch):
     """An ordinary sync afterwards would succeed: a lost page is reported only once."""
     disk = Disk("darwin", monkeypatch)
     disk.refuses = OSError(errno.EIO, "the disk is broken")
-    with pytest.raises(OSError, match="the disk is broken"):
+    with pytest.raises(Unavailable, match="the disk is broken"):
         open_storage(str(tmp_path)).write("file", b"x")
     assert disk.calls == []
 
@@ -122,22 +142,22 @@ def test_an_error_of_a_sync_in_the_background_fails_the_write_I1(tmp_path, monke
         syncing.set()
         raise OSError(errno.EIO, "the disk is broken")
 
+    sink = open_storage(str(tmp_path)).create("file")
     monkeypatch.setattr(module._LocalSink, "SYNC_EVERY_BYTES", 10)
     monkeypatch.setattr(os, call, broken, raising=False)
     if call == "fsync":
         monkeypatch.delattr(os, "fdatasync", raising=False)
-    sink = open_storage(str(tmp_path)).create("file")
     sink.write(b"x" * 100)
     assert syncing.wait(30)
     monkeypatch.undo()  # the disk tells it once
-    with pytest.raises(OSError, match="the disk is broken"):
+    with pytest.raises(Unavailable, match="the disk is broken"):
         sink.close()
 
 
 def test_a_file_is_never_overwritten(tmp_path):
     storage = open_storage(str(tmp_path))
     storage.create("file").close()
-    with pytest.raises(FileExistsError):
+    with pytest.raises(Unavailable, match="File exists"):
         storage.create("file")
 
 
@@ -160,30 +180,122 @@ def test_a_file_that_is_not_there_is_an_error_that_names_it(storage):
     storage.delete("a/b")  # what is gone may be deleted
 
 
-def test_a_storage_that_refuses_is_unavailable_and_not_taken_for_damage(s3_root, monkeypatch):
-    class Refusing:
-        def open_input_file(self, path):
-            raise OSError(f"access to {path} denied")
-
-    storage = open_storage(s3_root)
-    monkeypatch.setattr(storage, "_fs", Refusing())
-    with pytest.raises(Unavailable, match=r"LEDGER_STORAGE_UNAVAILABLE.*cannot read s3://.*/a/b: access to .* denied"):
-        storage.read("a/b", 0, 1)
-
-
-def test_a_folder_that_cannot_be_made_is_unavailable_by_name(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(Unavailable, match=r"LEDGER_STORAGE_UNAVAILABLE.*cannot make the folder .*/file: .*"):
-        open_storage(str(tmp_path / "file")).create("a/b")
-
-
 def test_a_write_that_fails_is_an_error_and_closes_its_file(tmp_path, monkeypatch):
     def full(fd, data):
         raise OSError(errno.ENOSPC, "the disk is full")
 
     before = len(os.listdir("/dev/fd"))
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(OSError, match="the disk is full"):
+    with pytest.raises(Unavailable, match="the disk is full"):
         open_storage(str(tmp_path)).write("a/b", b"x")
     monkeypatch.undo()
     assert len(os.listdir("/dev/fd")) == before
+
+
+# -- what the disk says ------------------------------------------------------------------------------------------
+
+CALLS = {
+    "create": lambda storage: storage.create("folder/new"),
+    "write": lambda storage: storage.write("folder/new", b"x"),
+    "size": lambda storage: storage.size("folder/file"),
+    "read": lambda storage: storage.read("folder/file", 0, 1),
+    "map": lambda storage: storage.map("folder/file"),
+    "list": lambda storage: list(storage.list("folder")),
+    "delete": lambda storage: storage.delete("folder/file"),
+}
+
+
+def told(storage: Storage, call: str) -> str:
+    """What is said when the call fails; empty if it does not."""
+    try:
+        CALLS[call](storage)
+    except Unavailable as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "No space left on device; make room there"),
+        (errno.EACCES, "Permission denied; give the user of this process access"),
+        (errno.EROFS, "Read-only file system; mount it for writing"),
+        (errno.EIO, "Input/output error; see to the disk"),
+    ],
+)
+@pytest.mark.parametrize("call", CALLS)
+def test_what_a_disk_refuses_has_a_code_the_file_and_what_to_do_I16(tmp_path, monkeypatch, call, number, advice):
+    storage = LocalStorage(tmp_path.as_uri())
+    storage.write("folder/file", b"x")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), str(tmp_path / "folder"))
+
+    broken = {
+        "create": "open",
+        "write": "write",
+        "size": "stat",
+        "read": "pread",
+        "list": "scandir",
+        "delete": "unlink",
+    }
+    with monkeypatch.context() as patch:
+        if call == "map":
+            patch.setattr("mmap.mmap", refuse)
+        else:
+            patch.setattr(os, broken[call], refuse)
+        said = told(storage, call)
+    assert said.startswith("[LEDGER_STORAGE_UNAVAILABLE] cannot ")
+    assert str(tmp_path / "folder") in said
+    assert advice in said
+
+
+def test_a_full_disk_is_told_through_arrow_I16(tmp_path, monkeypatch):
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    rows = pa.RecordBatch.from_pydict({"n": [1]})
+    with pytest.raises(Unavailable, match=r"LEDGER_STORAGE_UNAVAILABLE.*topic/00000000/.*make room"):
+        stage_entry(LocalStorage(tmp_path.as_uri()), "topic", 0, [rows], "lz4", SYSTEM_CLOCK)
+
+
+def test_a_file_in_place_of_a_folder_is_told_I16(tmp_path):
+    (tmp_path / "root").write_text("a file")
+    storage = LocalStorage((tmp_path / "root").as_uri())
+    for call in ("create", "write", "size", "read", "list"):
+        assert told(storage, call).startswith("[LEDGER_STORAGE_UNAVAILABLE]"), call
+
+
+@pytest.mark.parametrize("call", [call for call in CALLS if call != "map"])
+def test_what_an_object_store_refuses_has_a_code_and_the_object_I16(call):
+    class Refusing:
+        def __getattr__(self, name: str) -> object:
+            raise OSError("AWS Error ACCESS_DENIED")
+
+    storage = ObjectStorage("s3://bucket/prefix?region=eu-west-1")
+    storage._fs = Refusing()
+    said = told(storage, call)
+    assert said.startswith("[LEDGER_STORAGE_UNAVAILABLE]")
+    assert "s3://bucket/prefix" in said
+    assert "ACCESS_DENIED; see to the credentials" in said
+
+
+def test_an_upload_that_fails_has_a_code_and_the_object_I16():
+    class Stream:
+        def write(self, data: bytes) -> None: ...
+
+        def close(self) -> None:
+            raise OSError("AWS Error NETWORK_CONNECTION")
+
+    sink = module._ObjectSink(Stream(), "s3://bucket/prefix/file")
+    with pytest.raises(Unavailable, match=r"LEDGER_STORAGE_UNAVAILABLE.*s3://bucket/prefix/file.*NETWORK"):
+        sink.close()
+    sink.abandon()
+
+
+def test_a_file_that_is_named_and_not_there_is_missing(tmp_path):
+    storage = LocalStorage(tmp_path.as_uri())
+    for call in (storage.size, storage.map, lambda path: storage.read(path, 0, 1)):
+        with pytest.raises(CorruptData, match="LEDGER_FILE_MISSING"):
+            call("folder/file")

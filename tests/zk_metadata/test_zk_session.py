@@ -19,6 +19,7 @@ from pyspark_ledger.base.clock import SYSTEM_CLOCK, Deadline
 from pyspark_ledger.errors import InvalidInput, OutcomeUnknown, Unavailable
 from pyspark_ledger.metadata.port import Create, NamespaceKey, Put, Versioned
 from pyspark_ledger.metadata.records import Namespace
+from pyspark_ledger.zk_metadata import session
 from pyspark_ledger.zk_metadata.session import Connection
 from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
 
@@ -233,6 +234,30 @@ def test_nothing_there_is_unavailable_in_time_and_names_the_address() -> None:
         assert time.monotonic() - started < 2
     with pytest.raises(Unavailable, match=address):  # refused by now, not only silent
         ZooKeeperMetadata(address, timeout_s=0.5)
+
+
+def test_an_address_where_nothing_listens_is_given_up_in_seconds() -> None:
+    started = time.monotonic()
+    with pytest.raises(Unavailable, match=r"nothing listens at 127.0.0.1:1,no.such.host.invalid:2.*option zookeeper"):
+        ZooKeeperMetadata("127.0.0.1:1,no.such.host.invalid:2/ledger", timeout_s=60)
+    assert time.monotonic() - started < 15
+
+
+def test_a_server_that_is_slow_to_listen_gets_its_time(proxy: Proxy, namespace: str) -> None:
+    """It takes connections and says nothing yet: that is no wrong address, however long it lasts."""
+    proxy.flowing.clear()
+    threading.Timer(session._REFUSED_S + 2, proxy.flowing.set).start()
+    ZooKeeperMetadata(f"{proxy.address}/{namespace.partition('/')[2]}", timeout_s=30).close()
+
+
+def test_a_server_that_answered_before_gets_all_the_time_when_it_refuses(proxy: Proxy, namespace: str) -> None:
+    address = f"{proxy.address}/{namespace.partition('/')[2]}"
+    ZooKeeperMetadata(address).close()
+    proxy.close()
+    started = time.monotonic()
+    with pytest.raises(Unavailable, match="does not answer"):
+        ZooKeeperMetadata(address, timeout_s=session._REFUSED_S + 2)
+    assert time.monotonic() - started >= session._REFUSED_S + 2
 
 
 @pytest.mark.parametrize("hosts", ["", "/only/a/path", "host:port", "host:1/a/../b"])
