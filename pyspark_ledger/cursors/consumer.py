@@ -17,6 +17,7 @@ from pyspark_ledger.base.names import this_process
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.cursors.attachment import Attachment, SubscriptionType
+from pyspark_ledger.cursors.backoff import DEFAULT_BACKOFF, Backoff, Refused
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import CursorUnderRevision, InvalidInput, LedgerError
 from pyspark_ledger.log import scan
@@ -35,11 +36,13 @@ PERSIST_ACKS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Message(Record):
-    """A record as it was delivered: its ordinal in the topic, and the epoch and revision under which it was read."""
+    """A record as it was delivered: its ordinal in the topic, the epoch and revision under which it was read, and how
+    often this consumer has delivered it, this time included, since it was made or the cursor was reset."""
 
     ordinal: int
     epoch: int
     revision: int
+    delivery_count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +68,19 @@ class Consumer:
 
     Acknowledgements are written at the latest after a second or a thousand of them, by the next call of
     :meth:`receive` or :meth:`acknowledge`, and by :meth:`flush` and :meth:`close`.
+
+    Threads may share a consumer: each record goes to one of them, and any of them may acknowledge it. They take turns,
+    and wait for each other only while one reads from storage or asks ZooKeeper. What they have in hand at a time is no
+    longer in order, so :meth:`acknowledge_cumulative` is for one thread.
     """
 
     def __init__(
-        self, log: Log, subscription: str, kind: SubscriptionType = "exclusive", start: PlaceLike = "earliest"
+        self,
+        log: Log,
+        subscription: str,
+        kind: SubscriptionType = "exclusive",
+        start: PlaceLike = "earliest",
+        backoff: Backoff = DEFAULT_BACKOFF,
     ) -> None:
         self._log = log
         self._node = CursorNode(log, subscription)
@@ -81,24 +93,32 @@ class Consumer:
         self._mark = self._unwritten = 0
         self._acks = Runs()
         self._fresh: set[int] = set()  # acknowledged since, and merged only now and then: there may be many gaps
-        self._adopt(self._attachment.attach())
+        self._refused = Refused(backoff)
+        self._delivered = 0  # everything before this ordinal was delivered at least once, or was done before
+        self._counts: dict[int, int] = {}  # how often, if more than once and not done
+        cursor = self._attachment.attach()
+        try:
+            self._adopt(cursor)
+        except BaseException:
+            self._attachment.detach()
+            raise
 
     def _adopt(self, cursor: Cursor) -> None:
         """Goes on where the cursor says: after attaching, a reset, a redelivery."""
-        with self._lock:
-            acks = self._node.acks(cursor)
-            if cursor.revision == self._revision:  # what was acknowledged and not written yet still holds
-                acks |= ((0, self._mark), *self._acks, *_runs(self._fresh))
-            else:
-                self._unwritten = 0
-            self._fresh = set()
-            self._epoch, self._revision = cursor.epoch, cursor.revision  # first: what is under way is outdated
-            self._queue: deque[Message] = deque()
-            self._replay = Runs()
-            self._mark = acks.next_missing(cursor.ordinal)
-            self._acks = acks.since(self._mark)
-            self._written_at = self._log.clock.monotonic()
-            self._position, self._ordinal = cursor.mark_delete, cursor.ordinal
+        acks = self._node.acks(cursor)
+        if cursor.revision == self._revision:  # what was acknowledged and not written yet still holds
+            acks |= ((0, self._mark), *self._acks, *_runs(self._fresh))
+        else:
+            self._unwritten = self._delivered = 0
+            self._counts = {}
+        self._refused.clear()  # they come with everything else
+        self._fresh = set()
+        self._epoch, self._revision = cursor.epoch, cursor.revision  # first: what is under way is outdated
+        self._queue: deque[Message] = deque()
+        self._mark = acks.next_missing(cursor.ordinal)
+        self._acks = acks.since(self._mark)
+        self._written_at = self._log.clock.monotonic()
+        self._position, self._ordinal = cursor.mark_delete, cursor.ordinal
 
     # -- receiving -----------------------------------------------------------------------------------------
 
@@ -106,17 +126,18 @@ class Consumer:
         """The next record; None if none came in time. Without a time-out it waits."""
         deadline = None if timeout_s is None else Deadline(self._log.clock, timeout_s)
         while True:
-            self._follow()
-            message = self._pop()
-            if message is not None:
-                return message
-            read = self._begin_read()
-            if read is not None:
-                self._complete_read(read, self._fetch(read))
-            elif deadline is not None and deadline.passed:
+            with self._lock:
+                self._follow()
+                message = self._pop()
+                if message is not None:
+                    return message
+                read = self._begin_read()
+                if read is not None:
+                    self._carry_out(read)
+                    continue
+            if deadline is not None and deadline.passed:
                 return None
-            else:
-                self._log.clock.sleep(WAIT_S)
+            self._log.clock.sleep(WAIT_S)  # without the lock: others may acknowledge, or close it
 
     def __iter__(self) -> Iterator[Message]:
         while (message := self.receive()) is not None:
@@ -132,25 +153,38 @@ class Consumer:
             self.flush()
 
     def _pop(self) -> Message | None:
-        with self._lock:
-            while self._queue:
-                message = self._queue.popleft()
-                if message.epoch >= self._epoch and message.revision == self._revision and not self._is_done(message):
-                    return message
-            return None
+        while self._queue:
+            message = self._queue.popleft()
+            if message.epoch >= self._epoch and message.revision == self._revision and not self._is_done(message):
+                return self._counted(message)
+        return None
+
+    def _counted(self, message: Message) -> Message:
+        if message.ordinal >= self._delivered:  # they come in order, the first time
+            self._delivered = message.ordinal + 1
+            return message
+        count = self._counts[message.ordinal] = self._counts.get(message.ordinal, 1) + 1
+        return replace(message, delivery_count=count)
 
     def _begin_read(self) -> Read | None:
         """None if there is nothing to read, or somebody is moving the cursor."""
         view = self._log.view(POLL_S)
-        with self._lock:
-            if self._node.current(POLL_S).reviser and self._attachment.is_under_revision():
-                return None
-            if len(self._replay):
-                again, self._replay = self._replay, Runs()
-                return Read(self._epoch, self._revision, again, self._position, self._ordinal)
-            if self._ordinal >= view.head.records:
-                return None
-            return Read(self._epoch, self._revision, None, self._position, self._ordinal)
+        if self._node.current(POLL_S).reviser and self._attachment.is_under_revision():
+            return None
+        due = self._refused.take_due(self._log.clock.monotonic(), READ_RECORDS)
+        if due:
+            return Read(self._epoch, self._revision, Runs(_runs(due)), self._position, self._ordinal)
+        if self._ordinal >= view.head.records:
+            return None
+        return Read(self._epoch, self._revision, None, self._position, self._ordinal)
+
+    def _carry_out(self, read: Read) -> None:
+        try:
+            fetched = self._fetch(read)
+        except BaseException:
+            self._refused.put_back(read.ordinals or ())
+            raise
+        self._complete_read(read, fetched)
 
     def _fetch(self, read: Read) -> Fetched:
         if read.ordinals is None:
@@ -177,16 +211,15 @@ class Consumer:
 
     def _complete_read(self, read: Read, fetched: Fetched) -> bool:
         """False if the read was outdated by the time it came back: then nothing of it is delivered."""
-        with self._lock:
-            if read.epoch < self._epoch or read.revision != self._revision or self._node.current(POLL_S).reviser:
-                logger.info("subscription=%s: a read of epoch %d is outdated", self._node.name, read.epoch)
-                if read.ordinals is not None and read.revision == self._revision and read.epoch == self._epoch:
-                    self._replay |= read.ordinals  # the cursor is being moved: perhaps it stays
-                return False
-            self._queue.extend(fetched.messages)
-            if read.ordinals is None:
-                self._position, self._ordinal = fetched.next_position, fetched.next_ordinal
-            return True
+        if read.epoch < self._epoch or read.revision != self._revision or self._node.current(POLL_S).reviser:
+            logger.info("subscription=%s: a read of epoch %d is outdated", self._node.name, read.epoch)
+            if read.ordinals is not None and read.revision == self._revision and read.epoch == self._epoch:
+                self._refused.put_back(read.ordinals)  # the cursor is being moved: perhaps it stays
+            return False
+        self._queue.extend(fetched.messages)
+        if read.ordinals is None:
+            self._position, self._ordinal = fetched.next_position, fetched.next_ordinal
+        return True
 
     # -- acknowledging -------------------------------------------------------------------------------------
 
@@ -200,40 +233,50 @@ class Consumer:
         return self._acknowledge(message, cumulative=True)
 
     def _acknowledge(self, message: Message, *, cumulative: bool) -> bool:
-        self._follow()
         with self._lock:
+            self._follow()
             if message.revision != self._revision:
                 return False
             if cumulative:
                 self._mark = max(self._mark, message.ordinal + 1)
             else:
                 self._fresh.add(message.ordinal)
+                self._counts.pop(message.ordinal, None)
             self._unwritten += 1
             if self._unwritten >= PERSIST_ACKS:
                 self.flush()
             return True
 
     def negative_acknowledge(self, message: Message) -> None:
-        """The record could not be handled: it is delivered again soon."""
-        self._follow()
+        """The record could not be handled: it is delivered again, after a second at the earliest, and each time after
+        twice as long, up to a minute (:meth:`LedgerClient.consumer` can set both). Others go on coming meanwhile.
+        ``message.delivery_count`` tells when to give up."""
         with self._lock:
-            if message.revision == self._revision and not self._is_done(message):
-                self._replay |= ((message.ordinal, message.ordinal + 1),)
+            self._follow()
+            # One of an earlier epoch or revision comes again in any case.
+            is_current = message.revision == self._revision and message.epoch == self._epoch
+            if is_current and not self._is_done(message):
+                self._refused.add(message.ordinal, message.delivery_count, self._log.clock.monotonic())
 
     def redeliver_unacknowledged(self) -> None:
         """Everything that was received and not acknowledged is delivered again, in order, before anything new."""
-        self._check_open()
-        self.flush()
-        self._adopt(self._attachment.change(_next_epoch))
+        with self._lock:
+            self._check_open()
+            self.flush()
+            self._adopt(self._attachment.change(_next_epoch))
 
     def flush(self) -> None:
         """Writes what was acknowledged."""
         with self._lock:
-            done = self._acks | ((0, self._mark), *_runs(self._fresh))
-            self._mark = done.next_missing(self._mark)
-            self._acks, self._fresh = done.since(self._mark), set()
-            revision, mark, acks = self._revision, self._mark, self._acks
-            writing, self._unwritten = self._unwritten, 0
+            self._flush()
+
+    def _flush(self) -> None:
+        done = self._acks | ((0, self._mark), *_runs(self._fresh))
+        self._mark = done.next_missing(self._mark)
+        self._acks, self._fresh = done.since(self._mark), set()
+        self._counts = {ordinal: count for ordinal, count in self._counts.items() if ordinal >= self._mark}
+        revision, mark, acks = self._revision, self._mark, self._acks
+        writing, self._unwritten = self._unwritten, 0
 
         def write(cursor: Cursor) -> Cursor | None:
             if cursor.revision != revision:
@@ -247,8 +290,7 @@ class Consumer:
         try:
             cursor = self._attachment.change(write)
         except LedgerError as error:
-            with self._lock:
-                self._unwritten += writing
+            self._unwritten += writing
             if not isinstance(error, CursorUnderRevision):  # else later, if it still means anything then
                 raise
             return
@@ -262,12 +304,13 @@ class Consumer:
     def close(self) -> None:
         """Writes what was acknowledged and lets the subscription go, which it does even if the writing fails: what
         could not be written is delivered again."""
-        if not self._closed:
-            try:
-                self.flush()
-            finally:
-                self._closed = True
-                self._attachment.detach()
+        with self._lock:
+            if not self._closed:
+                try:
+                    self.flush()
+                finally:
+                    self._closed = True
+                    self._attachment.detach()
 
     def _is_done(self, message: Message) -> bool:
         ordinal = message.ordinal
