@@ -21,6 +21,7 @@ from pyspark_ledger.compaction.plan import check_compactable, state_slices
 from pyspark_ledger.compaction.run import CompactionStats
 from pyspark_ledger.compaction.work import Progress
 from pyspark_ledger.cursors.attachment import SubscriptionType
+from pyspark_ledger.cursors.backoff import Backoff
 from pyspark_ledger.cursors.consumer import Consumer
 from pyspark_ledger.cursors.handle import CursorHandle, CursorStats
 from pyspark_ledger.cursors.node import CursorNode
@@ -210,11 +211,17 @@ class LedgerClient:
         subscription: str,
         type: SubscriptionType = "exclusive",
         start: PlaceLike = "earliest",
+        *,
+        redelivery_delay_s: float = 1.0,
+        max_redelivery_delay_s: float = 60.0,
     ) -> Consumer:
         """Follows a subscription: receive, acknowledge. It is made if it is not there.
 
         :param type: ``exclusive``: refused while another one is attached; ``failover``: waits until that is gone.
         :param start: where the subscription begins, if it is new.
+        :param redelivery_delay_s: how long a record stays away that was acknowledged negatively; each time twice as
+            long.
+        :param max_redelivery_delay_s: how long at most.
         :raises Conflict: another owner is attached and alive.
         :raises CursorUnderRevision: somebody is resetting the subscription, and that does not end.
 
@@ -227,7 +234,8 @@ class LedgerClient:
         """
         if type not in get_args(SubscriptionType):
             raise InvalidInput(f"type '{type}' is not one of {', '.join(get_args(SubscriptionType))}")
-        return Consumer(self._namespace.log(topic, watch=True), subscription, type, start)
+        backoff = Backoff(redelivery_delay_s, max_redelivery_delay_s)
+        return Consumer(self._namespace.log(topic, watch=True), subscription, type, start, backoff)
 
     def cursors(self, topic: str) -> list[CursorStats]:
         """All subscriptions of a topic: position, backlog, owner, epoch, revision."""

@@ -8,7 +8,7 @@ does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -16,12 +16,13 @@ import pyarrow as pa
 from pyspark_ledger.append.admission import AdmitAll, StagedBatch, TopicState, Verdict
 from pyspark_ledger.base.clock import Deadline
 from pyspark_ledger.base.position import Position
-from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput, LedgerError
+from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput, LedgerError, OutcomeUnknown, Unavailable
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.log import seal
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.metadata.port import CommitKey, Create, HeadKey, Op, Put, SchemaKey
 from pyspark_ledger.metadata.records import Commit, Entry, FileRef, Head, Schema
+from pyspark_ledger.metadata.transactions import Look
 
 logger = logging.getLogger(__name__)
 
@@ -86,8 +87,11 @@ class _SideFiles:
         return self._highest[1]
 
 
-def append(log: Log, batch: StagedBatch) -> AppendResult:
-    """Returns when the batch is in the log, or was there before."""
+def append(
+    log: Log, batch: StagedBatch, under_way: Callable[[PreparedCommit | None], None] = lambda _: None
+) -> AppendResult:
+    """Returns when the batch is in the log, or was there before. ``under_way`` is told of every commit before it is
+    sent, and None once it is known not to be in the log: whoever is interrupted can :func:`resolve` it later."""
     deadline = Deadline(log.clock, log.limits.append_deadline_s)
     side_files = _SideFiles(log)
     looked_again = False
@@ -108,12 +112,33 @@ def append(log: Log, batch: StagedBatch) -> AppendResult:
             log.refresh(sync=True)
             looked_again = True
             continue
+        under_way(prepared)
         if _commit(log, prepared, deadline):
             batch.admission.committed()
             return finish(log, prepared)
+        under_way(None)
         batch.admission.lost()
         log.clock.sleep(log.clock.jitter(0.002))
         log.refresh()
+
+
+def resolve(log: Log, prepared: PreparedCommit) -> AppendResult | None:
+    """What became of a commit that was sent by an append that raised: where it is, or None if it is not in the log and
+    never will be. As long as it still may arrive, it is sent again; the result is a duplicate if that was not needed.
+    """
+    look = _look_for(log, prepared)
+    try:
+        was_applied = look()
+        if was_applied is None:
+            if _commit(log, prepared, Deadline(log.clock, log.limits.append_deadline_s)):
+                return finish(log, prepared)
+            was_applied = look()  # refused, perhaps because it had arrived in the meantime
+    except Unavailable as error:
+        raise OutcomeUnknown(
+            f"topic '{log.topic.name}': commit {prepared.commit.number} was sent, and what became of it cannot be "
+            f"found out yet: {error.message}"
+        ) from None
+    return replace(finish(log, prepared), duplicate=True) if was_applied else None
 
 
 def prepare(log: Log, batch: StagedBatch) -> PreparedCommit:
@@ -239,8 +264,8 @@ def check_epochs(head: Head, files: Iterable[FileRef]) -> None:
             )
 
 
-def _commit(log: Log, prepared: PreparedCommit, deadline: Deadline) -> bool:
-    """True if the commit is in the log, False if it is not and never will be."""
+def _look_for(log: Log, prepared: PreparedCommit) -> Look:
+    """Whether a commit that was sent is in the log."""
     number = prepared.commit.number
 
     def look() -> bool | None:
@@ -252,9 +277,14 @@ def _commit(log: Log, prepared: PreparedCommit, deadline: Deadline) -> bool:
             return False
         return log.commit(view, number).id == prepared.commit.id
 
+    return look
+
+
+def _commit(log: Log, prepared: PreparedCommit, deadline: Deadline) -> bool:
+    """True if the commit is in the log, False if it is not and never will be."""
     try:
-        what = f"topic '{log.topic.name}': commit {number}"
-        return log.transactions.carry_out(prepared.ops, look, what, deadline)
+        what = f"topic '{log.topic.name}': commit {prepared.commit.number}"
+        return log.transactions.carry_out(prepared.ops, _look_for(log, prepared), what, deadline)
     except InvalidInput as error:
         if error.code != "LEDGER_TOO_LARGE" or not prepared.verdict.token_ops:
             raise

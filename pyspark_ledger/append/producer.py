@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import operator
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
-from pyspark_ledger.append.admission import ByRecordIds, StagedBatch, check_deduplicates
-from pyspark_ledger.append.append import STAGED_TOO_LONG_AGO, AppendResult, append
+from pyspark_ledger.append.admission import ADMIT_ALL, ByRecordIds, StagedBatch, check_deduplicates
+from pyspark_ledger.append.append import STAGED_TOO_LONG_AGO, AppendResult, PreparedCommit, append, resolve
+from pyspark_ledger.append.record_check import RecordCheck
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.dedup.id_ranges import IdColumns, IdRanges
 from pyspark_ledger.dedup.record_ids import RecordIds
-from pyspark_ledger.errors import Conflict, InvalidInput, LedgerError, OutcomeUnknown
+from pyspark_ledger.errors import Conflict, Fenced, InvalidInput, LedgerError, OutcomeUnknown, Unavailable
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import stage_entry
 from pyspark_ledger.files.mask import unpack
@@ -24,17 +28,18 @@ FLUSH_ROWS = 10_000
 FLUSH_BYTES = 16 << 20
 _STAGINGS = 5
 FRESH_S = 5.0  # how old the cached head may be when a file is staged under its gc epoch
+_LOWEST_ID, _HIGHEST_ID = -(1 << 63), (1 << 63) - 1
 COMPRESSIONS: dict[str, str | None] = {"lz4": "lz4", "zstd": "zstd", "none": None}
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Where a record is in the log, or that it was there before.
+    """Where a record is in the log, and whether it was there before.
 
     Attributes:
         sequence_id: the record's sequence id; None if its producer does not number records.
-        position: where the record is; None if it is a duplicate.
-        duplicate: True if the log had a record with this sequence id before, so that nothing was added.
+        position: where the record is; None if it is a duplicate that this producer did not write.
+        duplicate: True if the log had the record before, by an earlier try or from somebody else: nothing was added.
     """
 
     sequence_id: int | None
@@ -74,7 +79,11 @@ class Receipt:
         Raises what :meth:`Producer.flush` raises, and may be called again after that; InvalidInput
         (LEDGER_DISCARDED) if :meth:`Producer.discard` has dropped the record."""
         if self._sent is None:
-            self._producer.flush()
+            try:
+                self._producer.flush()
+            except LedgerError:
+                if self._sent is None:  # else it was about records that were sent later
+                    raise
         if self._sent is None:
             raise InvalidInput("the record was discarded before it was in the log", "LEDGER_DISCARDED")
         return self._sent
@@ -84,21 +93,39 @@ class Receipt:
 
 
 @dataclass(slots=True)
-class _Unconfirmed:
-    """Records that were sent and are not known to be in the log, in the order in which they were sent."""
+class _Part:
+    """Records that wait to be stored by one commit, in the order in which they were sent."""
 
-    records: list[Mapping[str, Any]] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
     bytes: int = 0
     arrow: list[pa.RecordBatch] = field(default_factory=list)  # instead of records
-    tried: bool = False  # a flush failed with an unknown outcome: the records may be in the log
+    last_id: int | None = None
+    under_way: PreparedCommit | None = None  # it was sent, and nobody knows what became of it
+
+    @property
+    def takes_records(self) -> bool:
+        return not self.arrow and self.under_way is None
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.records) >= FLUSH_ROWS or self.bytes >= FLUSH_BYTES
+
+    def ids(self) -> pa.Array | None:
+        if self.last_id is None:
+            return None
+        if self.arrow:
+            return pa.arange(self.last_id + 1 - sum(batch.num_rows for batch in self.arrow), self.last_id + 1)
+        return pa.array([receipt.sequence_id for receipt in self.receipts], pa.int64())
 
 
 class Producer:
     """Writes records to a topic, many in one commit. Made by ``client.producer(topic, name)``.
 
-    Records are gathered, and appended by :meth:`flush`, by :meth:`close`, and whenever 10,000 of them or about 16 MB
-    are waiting. When a flush has returned, everything sent before it is in the log, once.
+    Records are gathered, and appended by :meth:`flush`, by :meth:`close`, and before it takes another one when 10,000
+    of them or about 16 MB are waiting. When a flush has returned, everything sent before it is in the log, once. A
+    flush that failed may be repeated and adds nothing twice: the producer knows its commit by an id, and finds out. If
+    it has a name, or its records bring their own sequence ids, a successor may repeat it too.
 
     A producer with a name, or whose records bring their own sequence ids, is deduplicated: a flush that failed may be
     repeated, by this process or by its successor with the same name, and adds nothing twice. Sequence ids say what
@@ -139,9 +166,10 @@ class Producer:
         self._numbered = name is not None or initial_sequence_id is not None
         self._explicit: bool | None = None  # whether the application brings ids: decided by the first record
         self._persisted: int | None = self._recover() if self._numbered else None  # the last id known to be in the log
-        self._pushed = self._start_at(initial_sequence_id)  # the last id that was sent
-        self._waiting = _Unconfirmed()
-        self._in_doubt: LedgerError | None = None
+        self._pushed = self._start_at(_checked_id(initial_sequence_id))  # the last id that was sent
+        self._parts: deque[_Part] = deque()
+        self._check: RecordCheck | None = None
+        self._fenced: Fenced | None = None
         self._closed = False
 
     def _recover(self) -> int | None:
@@ -183,31 +211,41 @@ class Producer:
         record's number in its source, such as an offset in a file: ids must rise, gaps are fine, and either all records
         of a producer bring one or none. A record whose id is in the log already is recognised as a duplicate.
 
-        Raises InvalidInput if the record has a column that the topic has not, if the id is not above the last one
-        (LEDGER_SEQUENCE_BEHIND), or if the producer is closed; and what :meth:`flush` raises, if it is time for
-        one."""
-        self._check_open()
-        schemas.check_columns(self._schema(), record, self._log.topic.name)
+        If it raises, this record was not taken, whatever became of those before it: correct it, or send it again. A
+        record that was taken fits the topic. Raises InvalidInput if the record does not fit, if the id is not above the
+        last one (LEDGER_SEQUENCE_BEHIND), or if the producer is closed; and what :meth:`flush` raises, if it is time
+        for one."""
+        self._check_usable()
+        taken, size = self._checked(record)
+        sequence_id = _checked_id(sequence_id)
         self._check_mode(sequence_id)
         if sequence_id is not None and self._pushed is not None and sequence_id <= self._pushed:
             return self._sent_before(sequence_id)
-        if self._numbered:
-            self._pushed = (
-                sequence_id if sequence_id is not None else (-1 if self._pushed is None else self._pushed) + 1
-            )
-        receipt = Receipt(self, self._pushed)
-        self._waiting.records.append(record)
-        self._waiting.receipts.append(receipt)
-        self._waiting.bytes += sum(len(value) for value in record.values() if isinstance(value, str | bytes))
-        if len(self._waiting.records) >= FLUSH_ROWS or self._waiting.bytes >= FLUSH_BYTES:
+        if self._parts and self._parts[-1].is_full:
             self.flush()
+        if not self._parts or not self._parts[-1].takes_records:
+            self._parts.append(_Part())
+        if self._numbered:
+            self._pushed = self._next_id if sequence_id is None else sequence_id
+        receipt = Receipt(self, self._pushed)
+        part = self._parts[-1]
+        part.records.append(taken)
+        part.receipts.append(receipt)
+        part.bytes += size
+        part.last_id = self._pushed
         return receipt
+
+    def _checked(self, record: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+        schema = self._schema()
+        if self._check is None or self._check.schema is not schema:
+            self._check = RecordCheck(schema, self._log.topic.name)
+        return self._check.take(record)
 
     def _sent_before(self, sequence_id: int) -> Receipt:
         if self._persisted is not None and sequence_id <= self._persisted:
             return Receipt(self, sequence_id, Sent(sequence_id, None, duplicate=True))
         # Sent and not confirmed yet: both callers get the same receipt.
-        for receipt in reversed(self._waiting.receipts):
+        for receipt in chain.from_iterable(part.receipts for part in self._parts):
             if receipt.sequence_id == sequence_id:
                 return receipt
         raise InvalidInput(
@@ -225,62 +263,71 @@ class Producer:
         >>> str(done.start), done.records
         ('0:1:0', 2)
 
-        Raises InvalidInput if the data has no rows, does not fit the topic's schema, or the producer takes sequence ids
-        with each record; and what :meth:`flush` raises: then the data is waiting for the next flush."""
-        self._check_open()
+        If it raises OutcomeUnknown, the data is waiting, and the next flush finds out what became of it; after any
+        other error it was not taken, and may be sent again. Raises InvalidInput if the data has no rows, does not fit
+        the topic's schema, or the producer takes sequence ids with each record; and what :meth:`flush` raises."""
+        self._check_usable()
         self._check_mode(None)
-        self.flush()
         if not batch.num_rows:
             raise InvalidInput("there is no row in the batch")
         target = self._target(batch.schema)
         batches = [batch] if isinstance(batch, pa.RecordBatch) else batch.to_batches()
-        self._waiting.arrow = [schemas.conform(part, target) for part in batches]
-        self._pushed = self._next_id + batch.num_rows - 1 if self._numbered else None
-        appended = self.flush()
+        part = _Part(arrow=[schemas.conform(each, target) for each in batches])
+        try:
+            self.flush()
+        except OutcomeUnknown as error:
+            raise Unavailable(
+                f"what was sent before is waiting, and what became of it is not known yet: {error.message}. This batch "
+                "was not taken: send it again"
+            ) from None
+        before = self._pushed
+        if self._numbered:
+            self._pushed = part.last_id = self._next_id + batch.num_rows - 1
+        self._parts.append(part)
+        try:
+            appended = self.flush()
+        except LedgerError:
+            if part.under_way is None:
+                self._parts.remove(part)
+                self._pushed = before
+            raise
         assert appended is not None
         return appended
 
     def flush(self) -> AppendResult | None:
         """Returns when everything sent so far is in the log. The result says where; None if nothing was waiting.
 
-        If it raises, the records are still waiting: flush again, or :meth:`discard` them. Raises InvalidInput if a
-        record does not fit the topic's schema; Fenced (LEDGER_PRODUCER_FENCED) if another producer writes with this
-        name; Unavailable if ZooKeeper or the storage does not answer; OutcomeUnknown if the records may or may not be
-        in the log. After that, a producer that numbers records may flush again; one that does not refuses, because the
-        records could then be in the log twice."""
-        self._check_open()
-        if self._in_doubt is not None:
-            raise self._in_doubt
-        waiting = self._waiting
-        if not waiting.records and not waiting.arrow:
-            return None
-        batches = waiting.arrow or [schemas.from_records(waiting.records, self._schema(), self._log.topic.name)]
-        appended = self._append(batches, self._ids(waiting))
-        self._waiting = _Unconfirmed()
-        self._persisted = self._pushed
-        _confirm(waiting.receipts, appended)
+        If it raises, the records are still waiting: flush again, or :meth:`discard` them. Raises Fenced
+        (LEDGER_PRODUCER_FENCED) if another producer writes with this name; Unavailable if ZooKeeper or the storage does
+        not answer; OutcomeUnknown if the records may or may not be in the log: the next flush finds out."""
+        self._check_usable()
+        appended = None
+        while self._parts:
+            part = self._parts[0]
+            try:
+                appended = self._settled(part) or self._append(part)
+            except OutcomeUnknown as error:
+                raise OutcomeUnknown(f"{error.message}. {self._way_on()}") from None
+            self._parts.popleft()
+            self._persisted = part.last_id
         return appended
-
-    def _ids(self, waiting: _Unconfirmed) -> pa.Array | None:
-        if not self._numbered:
-            return None
-        if waiting.arrow:
-            return pa.arange(self._next_id - sum(batch.num_rows for batch in waiting.arrow), self._next_id)
-        return pa.array([receipt.sequence_id for receipt in waiting.receipts], pa.int64())
 
     @property
     def _next_id(self) -> int:
         return 0 if self._pushed is None else self._pushed + 1
 
     def discard(self) -> None:
-        """Forgets the records that are waiting: the way to go on after a record that does not fit.
+        """Forgets the records that are waiting.
 
-        Records of a flush with an unknown outcome may be in the log all the same. If they have sequence ids and are
-        sent again, they are recognised."""
-        self._waiting = _Unconfirmed()
-        self._in_doubt = None
+        Records of a flush with an unknown outcome may be in the log all the same: their ids are not used for other
+        records. A producer that was fenced goes on after the ids of the other one."""
         if self._numbered:
             self._persisted = self._pushed = self._recover()
+            if not self._explicit:
+                doubtful = [part.last_id for part in self._parts if part.under_way is not None]
+                self._pushed = max((id for id in (self._persisted, *doubtful) if id is not None), default=None)
+        self._parts.clear()
+        self._fenced = None
 
     def close(self) -> None:
         """Flushes, and refuses further records. Raises what :meth:`flush` raises, and then the producer stays open.
@@ -291,50 +338,72 @@ class Producer:
 
     # -- appending -----------------------------------------------------------------------------------------
 
-    def _append(self, batches: list[pa.RecordBatch], ids: pa.Array | None) -> AppendResult:
+    def _way_on(self) -> str:
+        way_on = "The records are waiting, and flush() finds out what became of them"
+        if self._numbered:
+            return way_on
+        return (
+            f"{way_on}. If this process ends before that, nobody can tell a second copy from the first, because this "
+            "producer has no name: give producers a name to make that safe too"
+        )
+
+    def _settled(self, part: _Part) -> AppendResult | None:
+        """Finds out whether an earlier flush, which failed, stored the part."""
+        if part.under_way is None:
+            return None
+        appended = resolve(self._log, part.under_way)
+        part.under_way = None
+        if appended is not None:
+            _confirm(part.receipts, appended)
+        return appended
+
+    def _append(self, part: _Part) -> AppendResult:
+        batches = part.arrow or [schemas.from_records(part.records, self._schema(), self._log.topic.name)]
         target = self._target(batches[0].schema)
+        batches = [schemas.conform(batch, target) for batch in batches]
         for attempt in range(_STAGINGS):
             try:
-                return self._try_append([schemas.conform(batch, target) for batch in batches], target, ids)
-            except OutcomeUnknown as error:
-                self._waiting.tried = True
-                if self._numbered:
-                    raise
-                # Sending it again could put it into the log twice.
-                self._in_doubt = OutcomeUnknown(
-                    f"{error.message}. Nobody can tell a second copy from the first, because this producer has no "
-                    "name: give producers a name to make retries safe, or discard() and go on",
-                )
-                raise self._in_doubt from None
+                appended = self._try_append(part, batches, target)
+                _confirm(part.receipts, appended)
+                return appended
             except Conflict as conflict:  # gc ran twice since the file was staged
                 if conflict.code != STAGED_TOO_LONG_AGO or attempt == _STAGINGS - 1:
                     raise
                 self._log.refresh(sync=True)
+            except Fenced as error:
+                self._fenced = error
+                raise
+            except (Unavailable, InvalidInput):  # nothing was sent
+                part.under_way = None
+                raise
         raise AssertionError("not reached")
 
-    def _try_append(self, batches: list[pa.RecordBatch], target: pa.Schema, ids: pa.Array | None) -> AppendResult:
-        commit_id = self._log.clock.new_id()
-        if ids is None:
-            entry = self._stage(batches)
-            return append(self._log, StagedBatch(commit_id, (entry,), target, producer=self.name, mints=self._mints))
-        columns = IdColumns(schemas.SEQUENCE, producer=self.name)
-        numbered = schemas.with_sequence(batches, ids)
-        entry = self._stage(numbered)
-        ranges = IdRanges(columns)
-        for batch in numbered:
-            ranges.add(batch)
-        record_ids = RecordIds(columns, [ranges.table()], self._log.storage, self._log.topic.uuid)
-        return append(
-            self._log,
-            StagedBatch(
-                commit_id,
-                (entry,),
-                target,
-                producer=self.name,
-                mints=self._mints,
-                admission=ByRecordIds(record_ids, exclusive=not self._explicit and not self._waiting.tried),
-            ),
+    def _try_append(self, part: _Part, batches: list[pa.RecordBatch], target: pa.Schema) -> AppendResult:
+        ids = part.ids()
+        numbered = batches if ids is None else schemas.with_sequence(batches, ids)
+        staged = StagedBatch(
+            self._log.clock.new_id(),
+            (self._stage(numbered),),
+            target,
+            producer=self.name,
+            mints=self._mints,
+            admission=ADMIT_ALL if ids is None else self._by_ids(numbered),
         )
+
+        def under_way(prepared: PreparedCommit | None) -> None:
+            part.under_way = prepared
+
+        return append(self._log, staged, under_way)
+
+    def _by_ids(self, batches: list[pa.RecordBatch]) -> ByRecordIds:
+        columns = IdColumns(schemas.SEQUENCE, producer=self.name)
+        ranges = IdRanges(columns)
+        for batch in batches:
+            ranges.add(batch)
+        ids = RecordIds(columns, [ranges.table()], self._log.storage, self._log.topic.uuid)
+        # Of its own commits a producer knows what became: numbers that it counted itself and that are in the log
+        # without them are somebody else's.
+        return ByRecordIds(ids, exclusive=not self._explicit)
 
     def _stage(self, batches: list[pa.RecordBatch]) -> Entry:
         log = self._log
@@ -362,9 +431,11 @@ class Producer:
                 "LEDGER_MIXED_SEQUENCE_IDS",
             )
 
-    def _check_open(self) -> None:
+    def _check_usable(self) -> None:
         if self._closed:
             raise InvalidInput("this producer is closed", "LEDGER_CLOSED")
+        if self._fenced is not None:
+            raise self._fenced
 
     def __enter__(self) -> Producer:
         return self
@@ -373,6 +444,18 @@ class Producer:
         if kind is None:
             self.close()
         self._closed = True
+
+
+def _checked_id(sequence_id: int | None) -> int | None:
+    if sequence_id is None or (type(sequence_id) is int and _LOWEST_ID <= sequence_id <= _HIGHEST_ID):
+        return sequence_id
+    try:
+        number = operator.index(sequence_id)
+    except TypeError:
+        number = None
+    if number is None or isinstance(sequence_id, bool) or not _LOWEST_ID <= number <= _HIGHEST_ID:
+        raise InvalidInput(f"the sequence id {sequence_id!r} is not a 64-bit integer", "LEDGER_INVALID_VALUE")
+    return number
 
 
 def _confirm(receipts: list[Receipt], appended: AppendResult) -> None:
@@ -384,6 +467,7 @@ def _confirm(receipts: list[Receipt], appended: AppendResult) -> None:
     start = appended.start
     for index, receipt in enumerate(receipts):
         if kept is None or kept[index]:
-            receipt._confirm(Sent(receipt.sequence_id, Position(start.ledger, start.entry, index)))
+            position = Position(start.ledger, start.entry, index)
+            receipt._confirm(Sent(receipt.sequence_id, position, duplicate=appended.duplicate))
         else:
             receipt._confirm(Sent(receipt.sequence_id, None, duplicate=True))

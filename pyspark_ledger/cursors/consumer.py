@@ -17,6 +17,7 @@ from pyspark_ledger.base.names import this_process
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.cursors.attachment import Attachment, SubscriptionType
+from pyspark_ledger.cursors.backoff import DEFAULT_BACKOFF, Backoff, Refused
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import CursorUnderRevision, InvalidInput, LedgerError
 from pyspark_ledger.log import scan
@@ -41,11 +42,14 @@ class Message(Record):
         ordinal: how many records of the topic are before it.
         epoch: under which epoch it was read; redeliveries and new consumers raise it.
         revision: under which revision it was read; resets of the subscription raise it.
+        delivery_count: how often this consumer has delivered it, this time included, since it was made or the cursor
+            was reset.
     """
 
     ordinal: int
     epoch: int
     revision: int
+    delivery_count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +89,19 @@ class Consumer:
     2 3
 
     Iterating over a consumer receives without a time-out, for ever.
+
+    Threads may share a consumer: each record goes to one of them, and any of them may acknowledge it. They take turns,
+    and wait for each other only while one reads from storage or asks ZooKeeper. What they have in hand at a time is no
+    longer in order, so :meth:`acknowledge_cumulative` is for one thread.
     """
 
     def __init__(
-        self, log: Log, subscription: str, kind: SubscriptionType = "exclusive", start: PlaceLike = "earliest"
+        self,
+        log: Log,
+        subscription: str,
+        kind: SubscriptionType = "exclusive",
+        start: PlaceLike = "earliest",
+        backoff: Backoff = DEFAULT_BACKOFF,
     ) -> None:
         self._log = log
         self._node = CursorNode(log, subscription)
@@ -100,27 +113,33 @@ class Consumer:
         self._epoch = self._revision = -1
         self._mark = self._unwritten = 0
         self._acks = Runs()
-        self._fresh: set[int] = (
-            set()
-        )  # acknowledged, and not yet merged into _acks, which takes long if it has many gaps
-        self._adopt(self._attachment.attach())
+        self._fresh: set[int] = set()  # acknowledged, and not yet merged into _acks: that takes long with many gaps
+        self._refused = Refused(backoff)
+        self._delivered = 0  # everything before this ordinal was delivered at least once, or was done before
+        self._counts: dict[int, int] = {}  # how often, if more than once and not done
+        cursor = self._attachment.attach()
+        try:
+            self._adopt(cursor)
+        except BaseException:
+            self._attachment.detach()
+            raise
 
     def _adopt(self, cursor: Cursor) -> None:
         """Continues from the cursor's position: after attaching, a reset or a redelivery."""
-        with self._lock:
-            acks = self._node.acks(cursor)
-            if cursor.revision == self._revision:  # acknowledgements that are not written yet still count
-                acks |= ((0, self._mark), *self._acks, *_runs(self._fresh))
-            else:
-                self._unwritten = 0
-            self._fresh = set()
-            self._epoch, self._revision = cursor.epoch, cursor.revision  # first: reads under way are outdated
-            self._queue: deque[Message] = deque()
-            self._replay = Runs()
-            self._mark = acks.next_missing(cursor.ordinal)
-            self._acks = acks.since(self._mark)
-            self._written_at = self._log.clock.monotonic()
-            self._position, self._ordinal = cursor.mark_delete, cursor.ordinal
+        acks = self._node.acks(cursor)
+        if cursor.revision == self._revision:  # acknowledgements that are not written yet still count
+            acks |= ((0, self._mark), *self._acks, *_runs(self._fresh))
+        else:
+            self._unwritten = self._delivered = 0
+            self._counts = {}
+        self._refused.clear()  # they come with everything else
+        self._fresh = set()
+        self._epoch, self._revision = cursor.epoch, cursor.revision  # first: reads under way are outdated
+        self._queue: deque[Message] = deque()
+        self._mark = acks.next_missing(cursor.ordinal)
+        self._acks = acks.since(self._mark)
+        self._written_at = self._log.clock.monotonic()
+        self._position, self._ordinal = cursor.mark_delete, cursor.ordinal
 
     # -- receiving -----------------------------------------------------------------------------------------
 
@@ -131,17 +150,18 @@ class Consumer:
         Unavailable if ZooKeeper or the storage does not answer."""
         deadline = None if timeout_s is None else Deadline(self._log.clock, timeout_s)
         while True:
-            self._follow()
-            message = self._pop()
-            if message is not None:
-                return message
-            read = self._begin_read()
-            if read is not None:
-                self._complete_read(read, self._fetch(read))
-            elif deadline is not None and deadline.passed:
+            with self._lock:
+                self._follow()
+                message = self._pop()
+                if message is not None:
+                    return message
+                read = self._begin_read()
+                if read is not None:
+                    self._carry_out(read)
+                    continue
+            if deadline is not None and deadline.passed:
                 return None
-            else:
-                self._log.clock.sleep(WAIT_S)
+            self._log.clock.sleep(WAIT_S)  # without the lock: others may acknowledge, or close it
 
     def __iter__(self) -> Iterator[Message]:
         while (message := self.receive()) is not None:
@@ -157,25 +177,38 @@ class Consumer:
             self.flush()
 
     def _pop(self) -> Message | None:
-        with self._lock:
-            while self._queue:
-                message = self._queue.popleft()
-                if message.epoch >= self._epoch and message.revision == self._revision and not self._is_done(message):
-                    return message
-            return None
+        while self._queue:
+            message = self._queue.popleft()
+            if message.epoch >= self._epoch and message.revision == self._revision and not self._is_done(message):
+                return self._counted(message)
+        return None
+
+    def _counted(self, message: Message) -> Message:
+        if message.ordinal >= self._delivered:  # they come in order, the first time
+            self._delivered = message.ordinal + 1
+            return message
+        count = self._counts[message.ordinal] = self._counts.get(message.ordinal, 1) + 1
+        return replace(message, delivery_count=count)
 
     def _begin_read(self) -> Read | None:
         """None if there is nothing to read, or somebody is moving the cursor."""
         view = self._log.view(POLL_S)
-        with self._lock:
-            if self._node.current(POLL_S).reviser and self._attachment.is_under_revision():
-                return None
-            if len(self._replay):
-                again, self._replay = self._replay, Runs()
-                return Read(self._epoch, self._revision, again, self._position, self._ordinal)
-            if self._ordinal >= view.head.records:
-                return None
-            return Read(self._epoch, self._revision, None, self._position, self._ordinal)
+        if self._node.current(POLL_S).reviser and self._attachment.is_under_revision():
+            return None
+        due = self._refused.take_due(self._log.clock.monotonic(), READ_RECORDS)
+        if due:
+            return Read(self._epoch, self._revision, Runs(_runs(due)), self._position, self._ordinal)
+        if self._ordinal >= view.head.records:
+            return None
+        return Read(self._epoch, self._revision, None, self._position, self._ordinal)
+
+    def _carry_out(self, read: Read) -> None:
+        try:
+            fetched = self._fetch(read)
+        except BaseException:
+            self._refused.put_back(read.ordinals or ())
+            raise
+        self._complete_read(read, fetched)
 
     def _fetch(self, read: Read) -> Fetched:
         if read.ordinals is None:
@@ -202,16 +235,15 @@ class Consumer:
 
     def _complete_read(self, read: Read, fetched: Fetched) -> bool:
         """False if the read was outdated by the time it came back: then nothing of it is delivered."""
-        with self._lock:
-            if read.epoch < self._epoch or read.revision != self._revision or self._node.current(POLL_S).reviser:
-                logger.info("subscription=%s: a read of epoch %d is outdated", self._node.name, read.epoch)
-                if read.ordinals is not None and read.revision == self._revision and read.epoch == self._epoch:
-                    self._replay |= read.ordinals  # the reset that is under way may still fail: deliver them then
-                return False
-            self._queue.extend(fetched.messages)
-            if read.ordinals is None:
-                self._position, self._ordinal = fetched.next_position, fetched.next_ordinal
-            return True
+        if read.epoch < self._epoch or read.revision != self._revision or self._node.current(POLL_S).reviser:
+            logger.info("subscription=%s: a read of epoch %d is outdated", self._node.name, read.epoch)
+            if read.ordinals is not None and read.revision == self._revision and read.epoch == self._epoch:
+                self._refused.put_back(read.ordinals)  # the reset that is under way may still fail: deliver them then
+            return False
+        self._queue.extend(fetched.messages)
+        if read.ordinals is None:
+            self._position, self._ordinal = fetched.next_position, fetched.next_ordinal
+        return True
 
     # -- acknowledging -------------------------------------------------------------------------------------
 
@@ -230,26 +262,30 @@ class Consumer:
         return self._acknowledge(message, cumulative=True)
 
     def _acknowledge(self, message: Message, *, cumulative: bool) -> bool:
-        self._follow()
         with self._lock:
+            self._follow()
             if message.revision != self._revision:
                 return False
             if cumulative:
                 self._mark = max(self._mark, message.ordinal + 1)
             else:
                 self._fresh.add(message.ordinal)
+                self._counts.pop(message.ordinal, None)
             self._unwritten += 1
             if self._unwritten >= PERSIST_ACKS:
                 self.flush()
             return True
 
     def negative_acknowledge(self, message: Message) -> None:
-        """Says that a record could not be handled: it is delivered again by one of the next calls of :meth:`receive`.
-        Raises what :meth:`receive` raises."""
-        self._follow()
+        """Says that a record could not be handled: it is delivered again, after a second at the earliest, and each time
+        after twice as long, up to a minute (:meth:`LedgerClient.consumer` can set both). Others go on coming meanwhile.
+        ``message.delivery_count`` tells when to give up. Raises what :meth:`receive` raises."""
         with self._lock:
-            if message.revision == self._revision and not self._is_done(message):
-                self._replay |= ((message.ordinal, message.ordinal + 1),)
+            self._follow()
+            # One of an earlier epoch or revision comes again in any case.
+            is_current = message.revision == self._revision and message.epoch == self._epoch
+            if is_current and not self._is_done(message):
+                self._refused.add(message.ordinal, message.delivery_count, self._log.clock.monotonic())
 
     def redeliver_unacknowledged(self) -> None:
         """Delivers everything that was received and not acknowledged again, in order, before anything new. The messages
@@ -264,9 +300,10 @@ class Consumer:
         >>> first.position == again.position, first.epoch < again.epoch
         (True, True)
         """
-        self._check_open()
-        self.flush()
-        self._adopt(self._attachment.change(_next_epoch))
+        with self._lock:
+            self._check_open()
+            self.flush()
+            self._adopt(self._attachment.change(_next_epoch))
 
     def flush(self) -> None:
         """Writes acknowledgements now. While somebody resets the subscription it does nothing: they are written later,
@@ -276,11 +313,15 @@ class Consumer:
         acknowledged ones are missing; Unavailable or OutcomeUnknown if ZooKeeper does not answer. The acknowledgements
         are then written by the next flush."""
         with self._lock:
-            done = self._acks | ((0, self._mark), *_runs(self._fresh))
-            self._mark = done.next_missing(self._mark)
-            self._acks, self._fresh = done.since(self._mark), set()
-            revision, mark, acks = self._revision, self._mark, self._acks
-            writing, self._unwritten = self._unwritten, 0
+            self._flush()
+
+    def _flush(self) -> None:
+        done = self._acks | ((0, self._mark), *_runs(self._fresh))
+        self._mark = done.next_missing(self._mark)
+        self._acks, self._fresh = done.since(self._mark), set()
+        self._counts = {ordinal: count for ordinal, count in self._counts.items() if ordinal >= self._mark}
+        revision, mark, acks = self._revision, self._mark, self._acks
+        writing, self._unwritten = self._unwritten, 0
 
         def write(cursor: Cursor) -> Cursor | None:
             if cursor.revision != revision:
@@ -294,8 +335,7 @@ class Consumer:
         try:
             cursor = self._attachment.change(write)
         except LedgerError as error:
-            with self._lock:
-                self._unwritten += writing
+            self._unwritten += writing
             if not isinstance(error, CursorUnderRevision):
                 raise
             return
@@ -311,12 +351,13 @@ class Consumer:
 
         Raises what :meth:`flush` raises. The subscription is released even then, and the records whose acknowledgements
         could not be written are delivered again."""
-        if not self._closed:
-            try:
-                self.flush()
-            finally:
-                self._closed = True
-                self._attachment.detach()
+        with self._lock:
+            if not self._closed:
+                try:
+                    self.flush()
+                finally:
+                    self._closed = True
+                    self._attachment.detach()
 
     def _is_done(self, message: Message) -> bool:
         ordinal = message.ordinal

@@ -71,7 +71,15 @@ def _commit(
         mints=options.mint_tokens,
         admission=_admission(log, options, plan, staged, batch_id),
     )
-    append(log, batch)
+    appended = append(log, batch)
+    if appended.duplicate and batch_id is not None and not batch_id.digest:
+        # Nothing but the id and the number of rows says that this is the same batch: a person who has reused an id by
+        # mistake must see it, and warnings are all that Spark's Python processes show unless told otherwise.
+        logger.warning(
+            "topic '%s': producer '%s' has written sequence id %d before, with as many rows; this write is taken for "
+            "a retry of it and adds nothing. The rows are not compared: new data needs a new sequenceId",
+            options.topic, producer, batch_id.sequence,
+        )  # fmt: skip
 
 
 def _admission(

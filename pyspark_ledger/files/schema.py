@@ -164,8 +164,9 @@ def check_columns(schema: pa.Schema, record: Mapping[str, Any], topic: str) -> N
 def from_records(records: Iterable[Mapping[str, Any]], schema: pa.Schema, topic: str) -> pa.RecordBatch:
     """Records as column -> value; a column that is left out is null."""
     try:
-        return pa.RecordBatch.from_pylist([dict(record) for record in records], schema=schema)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        rows = [record if type(record) is dict else dict(record) for record in records]
+        return pa.RecordBatch.from_pylist(rows, schema=schema)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise InvalidInput(f"a record does not fit topic '{topic}': {error}", "LEDGER_INVALID_VALUE") from None
 
 

@@ -139,18 +139,35 @@ def test_a_successor_learns_what_became_of_the_last_flush_I14(world, applied):
     assert records(world) == [(n, "p", n) for n in range(2)]
 
 
-def test_a_producer_without_a_name_never_sends_twice_what_may_be_in_the_log_I14(world):
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_producer_without_a_name_never_sends_twice_what_may_be_in_the_log_I14(world, applied):
     faults = Faults()
     producer = Producer(world.log(faults))
     producer.send({"n": 0}).result()
     producer.send({"n": 1})
-    lose_answers(faults, applied=True)
+    lose_answers(faults, applied=applied)
     for _ in range(2):
         with pytest.raises(OutcomeUnknown, match=r"no name: give producers a name"):
             producer.flush()
-        back(faults)
+    back(faults)
+    producer.flush()  # it knows its own commit, name or not
+    producer.send({"n": 2}).result()
+    assert [n for n, _, _ in records(world)] == [0, 1, 2]
+
+
+def test_a_producer_without_a_name_may_discard_what_is_in_doubt_and_go_on_I16(world):
+    faults = Faults()
+    producer = Producer(world.log(faults))
+    producer.send({"n": 0}).result()
+    doubtful = producer.send({"n": 1})
+    lose_answers(faults, applied=True)
+    with pytest.raises(OutcomeUnknown):
+        producer.flush()
+    back(faults)
     producer.discard()
     producer.send({"n": 2}).result()
+    with pytest.raises(InvalidInput, match="LEDGER_DISCARDED"):
+        doubtful.result()
     assert [n for n, _, _ in records(world)] == [0, 1, 2]
 
 

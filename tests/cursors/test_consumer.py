@@ -133,6 +133,7 @@ def test_a_record_that_is_refused_comes_again_and_nothing_else_does(world):
     messages = take(subscriber, 6)
     subscriber.negative_acknowledge(messages[2])
     subscriber.negative_acknowledge(messages[4])
+    world.clock.sleep(1)
     rest = take(subscriber)
     assert sorted(numbers(rest)) == sorted([2, 4, *range(6, 30)])
     assert [n for n in numbers(rest) if n >= 6] == list(range(6, 30))
@@ -172,6 +173,7 @@ def test_a_replay_read_in_flight_when_the_cursor_is_reset_is_dropped_pip_269_sce
     messages = take(subscriber, 10)
     for number in (5, 6):
         subscriber.negative_acknowledge(messages[number])
+    world.clock.sleep(1)
     read = subscriber._begin_read()
     fetched = subscriber._fetch(read)
     assert numbers(fetched.messages) == [5, 6]
@@ -270,6 +272,7 @@ def test_masked_records_are_neither_delivered_nor_in_the_way_of_the_mark(tmp_pat
     messages = take(subscriber)
     assert [message["seq"] for message in messages] == [1, 2, 3, 4]
     subscriber.negative_acknowledge(messages[2])
+    world.clock.sleep(1)
     assert take(subscriber)[0].position == messages[2].position == Position(0, 1, 3)
     for message in messages[:3]:
         subscriber.acknowledge(message)

@@ -12,7 +12,7 @@ from pyspark_ledger.cursors.consumer import Consumer
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import RevisionController
-from pyspark_ledger.errors import CursorUnderRevision, Fenced, InvalidInput, LedgerError
+from pyspark_ledger.errors import CorruptData, CursorUnderRevision, Fenced, InvalidInput, LedgerError
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.metadata.port import OwnerKey, ReviserKey
 from pyspark_ledger.testing.clock import SeededClock
@@ -140,6 +140,29 @@ def test_a_consumer_whose_last_acknowledgements_cannot_be_written_lets_the_subsc
             if number % 2:
                 consumer.acknowledge(message)
     assert outside(world).stats().owner == ""
+
+
+def test_a_consumer_that_is_closed_while_zookeeper_is_away_lets_the_subscription_go_later_I16(world):
+    metadata = Flaky(world.server, clock=world.clock)
+    consumer = Consumer(process(world, metadata), "s")
+    consumer.acknowledge(consumer.receive(0))
+    metadata.down = True
+    with pytest.raises(LedgerError):
+        consumer.close()
+    consumer.close()  # nothing is left to do
+    metadata.down = False
+    metadata.chores.run_due()
+    assert outside(world).stats().owner == ""
+
+
+def test_a_consumer_that_could_not_be_made_leaves_no_owner_I16(world, monkeypatch):
+    def fails(self, cursor):
+        raise CorruptData("a file cannot be read")
+
+    monkeypatch.setattr(CursorNode, "acks", fails)
+    with pytest.raises(CorruptData):
+        Consumer(world.log(), "s")
+    assert world.log().metadata.read(OwnerKey(world.topic.uuid, "s")) is None
 
 
 # -- waiting -------------------------------------------------------------------------------------------------------

@@ -208,6 +208,44 @@ def test_without_a_readable_checkpoint_the_row_count_tells_a_replay_from_another
     assert picture.unchanged()
 
 
+def test_the_sequence_id_of_a_batch_write_decides_whatever_the_rows_are_and_a_replay_is_a_line_to_see_I5(
+    client, caplog
+):
+    """An honest retry may differ, by current_timestamp() for one, so rows cannot be compared; their number can."""
+
+    def write(sequence: int, *rows: int) -> None:
+        options = {"zookeeper": client.zookeeper, "topic": "out", "producerName": "job", "sequenceId": str(sequence)}
+        writer = LedgerDataSource(options).writer(SCHEMA, overwrite=False)
+        writer.commit([writer.write(iter([_batch(list(rows))]))])
+
+    def warnings() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    write(7, 1, 2)
+    assert warnings() == []
+    write(7, 3, 4)  # other data, as many rows
+    assert numbers(client) == [1, 2]
+    [line] = warnings()
+    assert "topic 'out': producer 'job' has written sequence id 7 before, with as many rows" in line
+    assert "adds nothing. The rows are not compared: new data needs a new sequenceId" in line
+    with pytest.raises(Conflict, match=r"LEDGER_SEQUENCE_REUSED.*3 records, the log has 2 records"):
+        write(7, 3, 4, 5)
+    write(8, 3, 4)
+    assert numbers(client) == [1, 2, 3, 4]
+    assert len(warnings()) == 1
+
+
+def test_a_replayed_batch_of_a_stream_whose_offsets_agree_is_nothing_to_warn_of(client, tmp_path, caplog):
+    checkpoint = tmp_path / "checkpoint"
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "offsets" / "0").write_text("the offsets of batch 0")
+    run = Run(client, checkpointLocation=str(checkpoint))
+    for _ in range(2):
+        run.write(0, [1])
+    assert numbers(client) == [1]
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
 class LosesAnswers:
     """A connection that breaks after what was sent has arrived, or before."""
 
