@@ -160,8 +160,8 @@ def _best_versions(rows: pa.Table) -> pa.Table:
 
 
 def tombstones(batch: pa.RecordBatch, key: str, version: str) -> pa.Array:
-    """Which rows are tombstones: nothing but the key (and a version) has a value; if there is only one other column,
-    empty bytes in it are nothing too. A topic that has no other column has no tombstones."""
+    """Which rows of an entry are tombstones: nothing but the key (and a version) has a value; if there is only one
+    other column, empty bytes in it are nothing too. An entry that has no other column has no tombstones."""
     values = [name for name in batch.schema.names if name not in (key, version)]
     if not values:
         return pa.repeat(False, batch.num_rows)
