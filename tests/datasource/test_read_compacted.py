@@ -347,3 +347,32 @@ def test_compaction_as_a_spark_job_gives_the_same_records(spark, client, monkeyp
         assert compacted("spark") == compacted("local")
         assert (stats.records, stats.records_before) == (client.compaction("local").records, stats.records_before)
     assert stats.generation == 2
+
+
+@pytest.mark.spark
+def test_a_spark_job_judges_widened_topics_and_keys_of_fractions_as_a_fold_in_process_does(spark, client, storage_root):
+    """Both engines: a column that comes later deletes nothing, both zeros are one key, and so are all NaNs."""
+    from pyspark_ledger.datasource import compaction
+
+    nan = float("nan")
+    for engine in ("local", "spark"):
+        for versioned in (False, True):
+            name = f"{engine}-{versioned}"
+            options = {"zookeeper": client.zookeeper, "keyColumn": "k", "mergeSchema": "true"}
+            options |= {"versionColumn": "n"} if versioned else {}
+
+            def write(rows, columns, name=name, options=options):
+                frame = spark.createDataFrame(rows, columns).coalesce(1)
+                frame.write.format("ledger").options(**options).mode("append").save(name)
+
+            write([(0.5, 1), (0.0, 1), (-0.0, 2), (nan, 1), (-nan, 2)], "k double, n long")
+            write([(1.5, 1, "web"), (2.5, 1, "web"), (2.5, 2, None)], "k double, n long, source string")
+            if engine == "local":
+                client.compact(name)
+            else:
+                compaction.compact(spark, name, zookeeper=client.zookeeper)
+            state = [(str(r["k"]), r["n"], r["source"]) for r in client.reader(name, end="latest", compacted=True)]
+            # Without a version column n is a value, so that 2.5 is not deleted.
+            left = [] if versioned else [("2.5", 2, None)]
+            assert state == [("0.5", 1, None), ("-0.0", 2, None), ("nan", 2, None), ("1.5", 1, "web"), *left]
+            assert client.compaction(name).records == len(state) + (1 if versioned else 0)  # and a tombstone
