@@ -200,15 +200,11 @@ class StreamPlanner:
     def _compacted(
         self, view: View, end: Position, at: Offset | None, first: BatchStart
     ) -> tuple[Generation | None, Position]:
-        """Which generation the next batch reads, and from where on its tombstones matter: a reader that begins with
-        a generation never saw what was deleted before its horizon, any other reader may have."""
+        """Which generation the next batch reads, and from where on its tombstones matter (the base)."""
         if not self._options.read_compacted:
             return None, EARLIEST
-        generation, base = generations.newest(view, end), first.position
-        if at is not None and at.base is not None and first.start is None:
-            base = at.base
-        elif first.position == EARLIEST and generation is not None:
-            base = generation.horizon
+        generation = generations.newest(view, end)
+        base = _base(generation, at, first)
         self._hold(generation, max(first.position, base))
         return generation, base
 
@@ -224,3 +220,16 @@ class StreamPlanner:
         if self._pin is None:
             self._pin = Pinned(self.log())
         self._pin.move(generation.number if generation else 0, seen)
+
+
+def _base(generation: Generation | None, at: Offset | None, first: BatchStart) -> Position:
+    """From where on a reader needs tombstones."""
+    if at is not None and at.base is not None and first.start is None:
+        return at.base  # it goes on
+    if generation is None:
+        return first.position
+    if at is None:  # it begins, and never saw what was deleted before this state
+        return max(first.position, generation.horizon)
+    if first.start is not None:  # it was moved: it has read before, and was past all deletions that are dropped by now
+        return max(first.position, generation.tombstones_from)
+    return first.position  # it has read the log up to here
