@@ -110,7 +110,7 @@ class StreamPlanner:
         if begin >= last.position or (self._subscription is not None and self._subscription.is_void(last)):
             return []
         # A batch reads wholly from the generation that its offset names.
-        generation = generations.numbered(view, last.generation) if last.generation else None
+        generation = generations.numbered(log, view, last.generation) if last.generation else None
         source = ReadSource(log, view, generation, last.base or EARLIEST)
         pieces = list(source.slices(begin, last.position))
         return share_out(log, pieces, self._options.min_partitions, last.revision, last.epoch)
