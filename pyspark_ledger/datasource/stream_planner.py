@@ -101,12 +101,7 @@ class StreamPlanner:
             view = log.refresh(sync=True)
             if self._is_lost(log, view, last.position):
                 last = Offset(last.uuid, view.head.end, last.start, last.revision, last.epoch)
-        if offsets.is_initial(start):
-            begin = last.start
-        else:
-            first = offsets.parse(start, log.topic)
-            begin = first.position if first.revision == last.revision else last.start
-        assert begin is not None, f"the offset {end} does not say where its batch begins"
+        begin = _begin_of(None if offsets.is_initial(start) else offsets.parse(start, log.topic), last)
         if begin >= last.position or (self._subscription is not None and self._subscription.is_void(last)):
             return []
         # A batch reads wholly from the generation that its offset names.
@@ -220,6 +215,15 @@ class StreamPlanner:
         if self._pin is None:
             self._pin = Pinned(self.log())
         self._pin.move(generation.number if generation else 0, seen)
+
+
+def _begin_of(first: Offset | None, last: Offset) -> Position:
+    """Where the batch between two offsets begins. Under one revision a query only goes forward: from where it was, or
+    from what others had acknowledged when it came back."""
+    if first is None or first.revision != last.revision:
+        assert last.start is not None, f"the offset {last} does not say where its batch begins"
+        return last.start
+    return max(first.position, last.start or EARLIEST)
 
 
 def _base(generation: Generation | None, at: Offset | None, first: BatchStart) -> Position:

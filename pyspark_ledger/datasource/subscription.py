@@ -50,7 +50,8 @@ class Subscription:
         node = CursorNode(log, name)
         node.ensure(start)
         self._attachment = Attachment(node, kind, f"a query in {this_process()}")
-        self._attachment.attach()
+        self._attached = self._attachment.attach()  # the cursor at that moment
+        self._told = False
         self._restore_signal = _on_sigterm(self._attachment.detach)
         self._moving: _Moving | None = None  # since a batch was last wanted while the cursor is being moved
 
@@ -71,7 +72,7 @@ class Subscription:
         if at is not None and at.revision == cursor.revision:
             cursor = self._attachment.acknowledge(at.position, at.revision)
             if at.revision == cursor.revision:
-                return BatchStart(at.position, None, cursor.revision, cursor.epoch)
+                return self._go_on(at, cursor)
         if at is not None and at.revision > cursor.revision:
             raise Conflict(
                 f"the checkpoint knows revision {at.revision} of subscription '{cursor.name}', which is at "
@@ -82,6 +83,20 @@ class Subscription:
         if at is not None and at.revision >= cursor.last_backward_revision:  # later revisions only moved it forward
             begin = max(begin, at.position)
         return BatchStart(begin, begin, cursor.revision, cursor.epoch)
+
+    def _go_on(self, at: Offset, cursor: Cursor) -> BatchStart:
+        """Where the checkpoint says, unless others followed the subscription meanwhile: what they had acknowledged when
+        this query attached is not delivered again."""
+        acknowledged = self._attached.mark_delete
+        if at.position >= acknowledged or at.revision != self._attached.revision:
+            return BatchStart(at.position, None, cursor.revision, cursor.epoch)
+        if not self._told:
+            self._told = True
+            logger.warning(
+                "topic=%s subscription=%s: the checkpoint is at %s, and others have acknowledged everything before %s: "
+                "going on from there", self._log.topic.name, cursor.name, at.position, acknowledged,
+            )  # fmt: skip
+        return BatchStart(acknowledged, acknowledged, cursor.revision, cursor.epoch)
 
     def done(self, end: Offset) -> None:
         self._attachment.acknowledge(end.position, end.revision)
