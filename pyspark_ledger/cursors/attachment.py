@@ -129,7 +129,8 @@ class Attachment:
         return self.node.is_being_revised(self.node.current(self._log.metadata.session_timeout_s / 5))
 
     def acknowledge(self, position: Position, revision: int) -> Cursor:
-        """Everything before a position is done, says whoever read it under a revision. Outdated ones are dropped."""
+        """Everything before a position is done, says whoever read it under a revision. Outdated ones are dropped, and
+        a position past the end is refused: from there new records would be skipped later."""
 
         def forward(cursor: Cursor) -> Cursor | None:
             self._check_owner(cursor)
@@ -138,6 +139,7 @@ class Attachment:
             view = self._log.view()
             if position > view.head.end:
                 view = self._log.refresh(sync=True)
+            self._log.check_not_past_end(view, position)
             ordinal = scan.records_before(self._log, view, position)
             return self.node.moved(cursor, ordinal, self.node.acks(cursor), position)
 

@@ -21,7 +21,7 @@ from pyspark_ledger.cursors.attachment import Attachment, SubscriptionType
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import under_revision
 from pyspark_ledger.datasource.offsets import Offset
-from pyspark_ledger.errors import Conflict
+from pyspark_ledger.errors import Conflict, DataLoss
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.metadata.records import Cursor
@@ -70,7 +70,7 @@ class Subscription:
             cursor = self._attachment.verified()
         self._moving = None
         if at is not None and at.revision == cursor.revision:
-            cursor = self._attachment.acknowledge(at.position, at.revision)
+            cursor = self._acknowledge(at) or cursor
             if at.revision == cursor.revision:
                 return self._go_on(at, cursor)
         if at is not None and at.revision > cursor.revision:
@@ -99,7 +99,16 @@ class Subscription:
         return BatchStart(acknowledged, acknowledged, cursor.revision, cursor.epoch)
 
     def done(self, end: Offset) -> None:
-        self._attachment.acknowledge(end.position, end.revision)
+        self._acknowledge(end)
+
+    def _acknowledge(self, done: Offset) -> Cursor | None:
+        """None if it was refused, because the offset is past the end: planning the next batch then fails by name, or
+        with failOnDataLoss=false goes on from the end."""
+        try:
+            return self._attachment.acknowledge(done.position, done.revision)
+        except DataLoss as loss:
+            logger.warning("subscription=%s: not acknowledged: %s", self._attachment.node.name, loss)
+            return None
 
     def is_void(self, end: Offset) -> bool:
         """Whether a reset has discarded the batch that ends here, before it had finished."""
