@@ -52,7 +52,7 @@ class Fold:
             self._keyless.append(row.filter(pc.invert(keyed)))
             key, row, tombstone = key.filter(keyed), row.filter(keyed), tombstone.filter(keyed)
             version = version.filter(keyed) if version is not None else None
-        columns = {"key": key, "row": row, "tombstone": tombstone}
+        columns = {"key": identities(key), "row": row, "tombstone": tombstone}
         if self._versioned:
             assert version is not None
             # Arrow finds no maximum of durations.
@@ -164,8 +164,8 @@ def _best_versions(rows: pa.Table) -> pa.Table:
 
 
 def tombstones(batch: pa.RecordBatch, key: str, version: str) -> pa.Array:
-    """Which rows are tombstones: nothing but the key (and a version) has a value; if there is only one other column,
-    empty bytes in it are nothing too. A topic that has no other column has no tombstones."""
+    """Which rows of an entry are tombstones: nothing but the key (and a version) has a value; if there is only one
+    other column, empty bytes in it are nothing too. An entry that has no other column has no tombstones."""
     values = [name for name in batch.schema.names if name not in (key, version)]
     if not values:
         return pa.repeat(False, batch.num_rows)
@@ -177,6 +177,16 @@ def tombstones(batch: pa.RecordBatch, key: str, version: str) -> pa.Array:
             nothing = pc.or_(nothing, pc.fill_null(pc.equal(pc.binary_length(column), 0), True))
         empty = nothing if empty is None else pc.and_(empty, nothing)
     return empty
+
+
+def identities(key: pa.Array) -> pa.Array:
+    """Keys as they are compared. Fractions are compared by their bits, after -0.0 became 0.0 and all NaNs one: by value
+    a NaN equals nothing, and has no place among sorted keys."""
+    if not pat.is_floating(key.type):
+        return key
+    one_zero = pc.add(key, pa.scalar(0.0, key.type))
+    one_nan = pc.if_else(pc.is_nan(one_zero), pa.scalar(float("nan"), key.type), one_zero)
+    return one_nan.view(pa.int64() if key.type.bit_width == 64 else pa.int32())
 
 
 def ranks(version: pa.Array) -> pa.Array:

@@ -19,8 +19,8 @@ from pyspark_ledger.compaction.writer import CompactedWriter
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.storage import Storage, open_storage
 from pyspark_ledger.log.generations import CompactedBatch
-from pyspark_ledger.log.rows import CompactedRows, SliceRows, at_or_after, read_slice
-from pyspark_ledger.log.slices import Slice
+from pyspark_ledger.log.rows import CompactedRows, SliceReader, SliceRows, at_or_after, read_slice
+from pyspark_ledger.log.slices import CompactedSlice, Slice
 
 Progress = Callable[[str, int, int], None]  # phase, records done, of how many
 
@@ -91,22 +91,34 @@ def keys_of(keyed: KeyedSlices, piece: Slice) -> Iterator[tuple[pa.Array, pa.Arr
 
 
 def _with_tombstones(keyed: KeyedSlices, piece: Slice) -> Iterator[tuple[SliceRows, pa.Array]]:
-    """Rows, and which of them are tombstones. Most pieces have none, and reading one column is enough to see that: only
-    if it is null somewhere, the others are read."""
-    storage, schema = open_storage(keyed.storage), keyed.schema
+    """Rows, and which of them are tombstones. A tombstone is judged by the columns that its own entry has: one that the
+    topic got later says nothing of it. Most pieces have none, and reading one column is enough to see that: only if it
+    is null somewhere, the others are read."""
+    storage = open_storage(keyed.storage)
+    opened = SliceReader(storage, keyed.uuid, piece)
     names = [name for name in (keyed.key, keyed.version) if name]
-    values = sorted((n for n in schema.names if n not in names), key=lambda name: _width(schema.field(name).type))
-    wanted = pa.schema([schema.field(name) for name in (*names, *values[:1])])
-    for rows in read_slice(storage, keyed.uuid, piece, wanted):
+    values = [] if isinstance(piece, CompactedSlice) else _values(keyed, opened.columns)  # it says which are
+    for rows in opened.rows(_fields(keyed, [*names, *values[:1]])):
         if isinstance(rows, CompactedRows):
             yield rows, rows.tombstones()
             continue
         suspects = fold.tombstones(rows.batch, keyed.key, keyed.version)
         if len(values) > 1 and suspects.true_count:
             again = replace(piece, start=rows.indexes[0].as_py(), stop=rows.indexes[-1].as_py() + 1)
-            whole = pa.concat_batches([r.batch for r in read_slice(storage, keyed.uuid, again, schema)])
+            entry = _fields(keyed, [*names, *values])
+            whole = pa.concat_batches([r.batch for r in read_slice(storage, keyed.uuid, again, entry)])
             suspects = fold.tombstones(whole, keyed.key, keyed.version)
         yield rows, suspects
+
+
+def _values(keyed: KeyedSlices, columns: list[str]) -> list[str]:
+    """Which columns of a file are values, the narrowest first."""
+    values = [name for name in columns if name in keyed.schema.names and name not in (keyed.key, keyed.version)]
+    return sorted(values, key=lambda name: _width(keyed.schema.field(name).type))
+
+
+def _fields(keyed: KeyedSlices, names: list[str]) -> pa.Schema:
+    return pa.schema([keyed.schema.field(name) for name in names])
 
 
 def _width(kind: pa.DataType) -> int:

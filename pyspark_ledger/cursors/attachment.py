@@ -134,7 +134,7 @@ class Attachment:
 
     def acknowledge(self, position: Position, revision: int) -> Cursor:
         """Acknowledges everything before a position that was read under a revision. Does nothing if the cursor has
-        another revision by now."""
+        another revision by now. A position past the end is refused: from there new records would be skipped later."""
 
         def forward(cursor: Cursor) -> Cursor | None:
             self._check_owner(cursor)
@@ -143,6 +143,7 @@ class Attachment:
             view = self._log.view()
             if position > view.head.end:
                 view = self._log.refresh(sync=True)
+            self._log.check_not_past_end(view, position)
             ordinal = scan.records_before(self._log, view, position)
             return self.node.moved(cursor, ordinal, self.node.acks(cursor), position)
 

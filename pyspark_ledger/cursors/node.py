@@ -10,7 +10,7 @@ from functools import partial
 from pyspark_ledger.base.names import check_subscription_name
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.base.runs import Runs
-from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
+from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput, NotFound
 from pyspark_ledger.log import places, scan
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.places import PlaceLike
@@ -192,10 +192,7 @@ class CursorNode:
         """The cursor with everything before an ordinal acknowledged, and ``acks`` after it. Properties belong to a
         position, and are dropped when it changes."""
         if position is None:
-            view = self.log.view()
-            if ordinal >= view.head.records:
-                view = self.log.refresh(sync=True)
-            position = scan.position_at(self.log, view, ordinal)
+            position = self._position_at(ordinal, max([ordinal, *(stop for _, stop in acks or ())]))
         packed = b"" if acks is None else acks.since(ordinal).pack(ordinal)
         if len(packed) > self.log.limits.acks_bytes:
             raise InvalidInput(
@@ -205,6 +202,20 @@ class CursorNode:
             )
         properties = cursor.properties if position == cursor.mark_delete else ()
         return replace(cursor, mark_delete=position, ordinal=ordinal, acks=packed, properties=properties)
+
+    def _position_at(self, ordinal: int, acknowledged: int) -> Position:
+        """Of a record. An acknowledgement past the end is refused: from there new records would be skipped later."""
+        view = self.log.view()
+        if ordinal >= view.head.records or acknowledged > view.head.records:
+            view = self.log.refresh(sync=True)
+        if acknowledged > view.head.records:
+            raise DataLoss(
+                f"{self.what}: the first {acknowledged} records have acknowledgements, and the topic has "
+                f"{view.head.records}: ZooKeeper was set back to an older state, and commits were lost. The cursor was "
+                "not changed; whoever attaches anew goes on from there",
+                "LEDGER_POSITION_PAST_END",
+            )
+        return scan.position_at(self.log, view, ordinal)
 
 
 def _names(cursor: Cursor, key: OwnerKey | ReviserKey, id: bytes) -> bool:

@@ -24,8 +24,11 @@ SMALL_PARTITION_BYTES = 4 << 20  # below this, one more task costs more than it 
 
 
 def open_log(options: ReadOptions, *, watch: bool) -> Log:
+    """From here on nothing is older than this moment: whoever says that a topic was recreated, or has no such column or
+    position, does not have it from a server that is behind."""
     connection = options.connection
     namespace = shared_namespace(connection.zookeeper, connection.storage, connection.password)
+    namespace.metadata.sync()
     return namespace.log(options.topic, watch=watch)
 
 

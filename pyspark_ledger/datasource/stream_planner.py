@@ -101,16 +101,11 @@ class StreamPlanner:
             view = log.refresh(sync=True)
             if self._is_lost(log, view, last.position):
                 last = Offset(last.uuid, view.head.end, last.start, last.revision, last.epoch)
-        if offsets.is_initial(start):
-            begin = last.start
-        else:
-            first = offsets.parse(start, log.topic)
-            begin = first.position if first.revision == last.revision else last.start
-        assert begin is not None, f"the offset {end} does not say where its batch begins"
+        begin = _begin_of(None if offsets.is_initial(start) else offsets.parse(start, log.topic), last)
         if begin >= last.position or (self._subscription is not None and self._subscription.is_void(last)):
             return []
         # A batch reads wholly from the generation that its offset names.
-        generation = generations.numbered(view, last.generation) if last.generation else None
+        generation = generations.numbered(log, view, last.generation) if last.generation else None
         source = ReadSource(log, view, generation, last.base or EARLIEST)
         pieces = list(source.slices(begin, last.position))
         return share_out(log, pieces, self._options.min_partitions, last.revision, last.epoch)
@@ -201,15 +196,11 @@ class StreamPlanner:
     def _compacted(
         self, view: View, end: Position, at: Offset | None, first: BatchStart
     ) -> tuple[Generation | None, Position]:
-        """Which generation the next batch reads, and from which position on its tombstones are delivered. A reader that
-        begins with a generation never saw what was deleted before its horizon; any other reader may have."""
+        """Which generation the next batch reads, and from which position on its tombstones are delivered (the base)."""
         if not self._options.read_compacted:
             return None, EARLIEST
-        generation, base = generations.newest(view, end), first.position
-        if at is not None and at.base is not None and first.start is None:
-            base = at.base
-        elif first.position == EARLIEST and generation is not None:
-            base = generation.horizon
+        generation = generations.newest(view, end)
+        base = _base(generation, at, first)
         self._hold(generation, max(first.position, base))
         return generation, base
 
@@ -225,3 +216,25 @@ class StreamPlanner:
         if self._pin is None:
             self._pin = Pinned(self.log())
         self._pin.move(generation.number if generation else 0, seen)
+
+
+def _begin_of(first: Offset | None, last: Offset) -> Position:
+    """Where the batch between two offsets begins. Under one revision a query only goes forward: from where it was, or
+    from what others had acknowledged when it came back."""
+    if first is None or first.revision != last.revision:
+        assert last.start is not None, f"the offset {last} does not say where its batch begins"
+        return last.start
+    return max(first.position, last.start or EARLIEST)
+
+
+def _base(generation: Generation | None, at: Offset | None, first: BatchStart) -> Position:
+    """From where on a reader needs tombstones."""
+    if at is not None and at.base is not None and first.start is None:
+        return at.base  # it goes on
+    if generation is None:
+        return first.position
+    if at is None:  # it begins, and never saw what was deleted before this state
+        return max(first.position, generation.horizon)
+    if first.start is not None:  # it was moved: it has read before, and was past all deletions that are dropped by now
+        return max(first.position, generation.tombstones_from)
+    return first.position  # it has read the log up to here

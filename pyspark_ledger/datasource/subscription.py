@@ -22,7 +22,7 @@ from pyspark_ledger.cursors.attachment import Attachment, SubscriptionType
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import under_revision
 from pyspark_ledger.datasource.offsets import Offset
-from pyspark_ledger.errors import Conflict
+from pyspark_ledger.errors import Conflict, DataLoss
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.metadata.records import Cursor
@@ -51,7 +51,8 @@ class Subscription:
         node = CursorNode(log, name)
         node.ensure(start)
         self._attachment = Attachment(node, kind, f"a query in {this_process()}")
-        self._attachment.attach()
+        self._attached = self._attachment.attach()  # the cursor at that moment
+        self._told = False
         self._restore_signal = _on_sigterm(self._attachment.detach)
         self._being_reset: _BeingReset | None = None  # set while batches wait for the end of a reset
 
@@ -71,9 +72,9 @@ class Subscription:
             cursor = self._attachment.verified()
         self._being_reset = None
         if at is not None and at.revision == cursor.revision:
-            cursor = self._attachment.acknowledge(at.position, at.revision)
+            cursor = self._acknowledge(at) or cursor
             if at.revision == cursor.revision:
-                return BatchStart(at.position, None, cursor.revision, cursor.epoch)
+                return self._go_on(at, cursor)
         if at is not None and at.revision > cursor.revision:
             raise Conflict(
                 f"the checkpoint knows revision {at.revision} of subscription '{cursor.name}', which is at "
@@ -85,8 +86,31 @@ class Subscription:
             begin = max(begin, at.position)
         return BatchStart(begin, begin, cursor.revision, cursor.epoch)
 
+    def _go_on(self, at: Offset, cursor: Cursor) -> BatchStart:
+        """Where the checkpoint says, unless others followed the subscription meanwhile: what they had acknowledged when
+        this query attached is not delivered again."""
+        acknowledged = self._attached.mark_delete
+        if at.position >= acknowledged or at.revision != self._attached.revision:
+            return BatchStart(at.position, None, cursor.revision, cursor.epoch)
+        if not self._told:
+            self._told = True
+            logger.warning(
+                "topic=%s subscription=%s: the checkpoint is at %s, and others have acknowledged everything before %s: "
+                "going on from there", self._log.topic.name, cursor.name, at.position, acknowledged,
+            )  # fmt: skip
+        return BatchStart(acknowledged, acknowledged, cursor.revision, cursor.epoch)
+
     def done(self, end: Offset) -> None:
-        self._attachment.acknowledge(end.position, end.revision)
+        self._acknowledge(end)
+
+    def _acknowledge(self, done: Offset) -> Cursor | None:
+        """None if it was refused, because the offset is past the end: planning the next batch then fails by name, or
+        with failOnDataLoss=false goes on from the end."""
+        try:
+            return self._attachment.acknowledge(done.position, done.revision)
+        except DataLoss as loss:
+            logger.warning("subscription=%s: not acknowledged: %s", self._attachment.node.name, loss)
+            return None
 
     def is_void(self, end: Offset) -> bool:
         """Whether a reset has discarded the batch that ends here before it finished."""

@@ -120,13 +120,17 @@ class EntryReader:
         self._verify_tail()
         self._reader = self._arrow()
         self._batches = self._read_tail()
-        stored = self._reader.schema.names
-        self._fields = [i for i, name in enumerate(stored) if columns is None or name in columns]
-        # Given the fields, Arrow reads column by column, and so touches nothing that was not fetched.
-        self._reader = self._arrow(self._fields)
+        self.columns: list[str] = self._reader.schema.names  # all that the file has
+        self.choose(self.columns if columns is None else columns)
+
+    def choose(self, columns: Sequence[str]) -> None:
+        """Reads these columns from now on, as far as the file has them."""
+        self._fields = [i for i, name in enumerate(self.columns) if name in columns]
 
     def batches(self, start: int, stop: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The rows [start, stop) as (index of the first row, batch), in order."""
+        # Named fields also make Arrow read column by column, and so nothing that was not fetched.
+        self._reader = self._arrow(self._fields)
         first = 0
         for number, described in enumerate(self._batches):
             low, high = max(start - first, 0), min(stop - first, described.rows)

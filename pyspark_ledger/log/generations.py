@@ -23,7 +23,7 @@ from pyspark_ledger.log.slices import CompactedSlice
 from pyspark_ledger.metadata.records import FileRef, Generation
 
 if TYPE_CHECKING:  # only for types: executors that compact have no log
-    from pyspark_ledger.log.log import View
+    from pyspark_ledger.log.log import Log, View
 
 _POSITION_COLUMNS = [schemas.LEDGER, schemas.ENTRY, schemas.INDEX]
 _MANIFEST = pa.schema(
@@ -46,16 +46,23 @@ def newest(view: View, end: Position | None = None) -> Generation | None:
     return usable[-1] if usable else None
 
 
-def numbered(view: View, number: int) -> Generation:
-    """The generation with this number, which a batch was planned on."""
+def numbered(log: Log, view: View, number: int) -> Generation:
+    """The generation with this number, which a batch was planned on. What a stale server has not seen yet is not
+    gone."""
+    if number not in _numbers(view):
+        view = log.refresh(sync=True)
     for generation in view.head.generations:
         if generation.number == number:
             return generation
     raise DataLoss(
         f"the batch was planned on generation {number} of the compacted topic, which has been collected since "
-        f"(there are {', '.join(str(g.number) for g in view.head.generations)}): start with a new checkpoint",
+        f"(there are {', '.join(map(str, _numbers(view)))}): start with a new checkpoint",
         "LEDGER_GENERATION_GONE",
     )
+
+
+def _numbers(view: View) -> list[int]:
+    return [generation.number for generation in view.head.generations]
 
 
 # -- manifests ----------------------------------------------------------------------------------------------------

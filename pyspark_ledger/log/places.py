@@ -113,6 +113,8 @@ def resolve(log: Log, view: View, given: PlaceLike) -> Position:
         return earliest(view) if place.word == "earliest" else view.head.end
     check_topic(log, place)
     if place.position > view.head.end:
+        view = log.refresh(sync=True)  # the server that answered first may be behind
+    if place.position > view.head.end:
         raise DataLoss(
             f"position {place.position} is past the end {view.head.end} of topic '{log.topic.name}': it was never "
             "there, or ZooKeeper was rolled back to an older state and commits were lost",
@@ -147,6 +149,7 @@ def at_time(log: Log, view: View, publish_ms: int) -> Position:
 def check_topic(log: Log, place: Place) -> None:
     """An offset must belong to this very topic, not to one that had its name before."""
     if place.uuid and place.uuid != log.topic.uuid:
+        log.refresh(sync=True)  # if it is this one that was deleted, that is the better answer
         raise InvalidInput(
             f"the offset belongs to the topic {place.uuid}, '{log.topic.name}' is {log.topic.uuid}",
             "LEDGER_TOPIC_RECREATED",

@@ -138,22 +138,39 @@ def read_slice(
     storage: Storage, uuid: str, piece: Slice, schema: pa.Schema, *, with_ids: bool = False
 ) -> Iterator[SliceRows]:
     """The records of a slice in a schema, verified as they are read; masked rows are left out."""
-    kept = mask.unpack(piece.mask, piece.file_rows) if piece.mask else None
-    columns = [*schema.names, *_extra_columns(piece, with_ids)]
-    for first, stored in EntryReader(storage, uuid, piece.file, columns).batches(piece.start, piece.stop):
-        indexes = pa.arange(first, first + stored.num_rows)
-        if kept is not None:
-            wanted = kept.slice(first, stored.num_rows)
-            stored, indexes = stored.filter(wanted), indexes.filter(wanted)
-        if isinstance(piece, CompactedSlice):
-            wanted = _seen_from(stored, piece.base)
-            stored, indexes = stored.filter(wanted), indexes.filter(wanted)
-        if stored.num_rows:
-            batch = schemas.project(stored, schema)
-            if isinstance(piece, LogSlice):
-                yield LogRows(uuid, indexes, batch, stored, piece)
-            else:
-                yield CompactedRows(uuid, indexes, batch, stored)
+    yield from SliceReader(storage, uuid, piece).rows(schema, with_ids=with_ids)
+
+
+class SliceReader:
+    """A slice whose file is open: what the file has can decide what is read of it."""
+
+    def __init__(self, storage: Storage, uuid: str, piece: Slice) -> None:
+        self._uuid, self._piece = uuid, piece
+        self._file = EntryReader(storage, uuid, piece.file)
+
+    @property
+    def columns(self) -> list[str]:
+        """Of the file; a topic may have got more since."""
+        return self._file.columns
+
+    def rows(self, schema: pa.Schema, *, with_ids: bool = False) -> Iterator[SliceRows]:
+        piece = self._piece
+        kept = mask.unpack(piece.mask, piece.file_rows) if piece.mask else None
+        self._file.choose([*schema.names, *_extra_columns(piece, with_ids)])
+        for first, stored in self._file.batches(piece.start, piece.stop):
+            indexes = pa.arange(first, first + stored.num_rows)
+            if kept is not None:
+                wanted = kept.slice(first, stored.num_rows)
+                stored, indexes = stored.filter(wanted), indexes.filter(wanted)
+            if isinstance(piece, CompactedSlice):
+                wanted = _seen_from(stored, piece.base)
+                stored, indexes = stored.filter(wanted), indexes.filter(wanted)
+            if stored.num_rows:
+                batch = schemas.project(stored, schema)
+                if isinstance(piece, LogSlice):
+                    yield LogRows(self._uuid, indexes, batch, stored, piece)
+                else:
+                    yield CompactedRows(self._uuid, indexes, batch, stored)
 
 
 def _extra_columns(piece: Slice, with_ids: bool) -> list[str]:

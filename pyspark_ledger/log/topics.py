@@ -20,9 +20,11 @@ from pyspark_ledger.metadata.port import (
     DedupKey,
     Delete,
     HeadKey,
+    Key,
     LedgerKey,
     Metadata,
     NamespaceKey,
+    R,
     RootKey,
     SchemaKey,
     TokenGroupKey,
@@ -37,7 +39,7 @@ from pyspark_ledger.metadata.transactions import Transactions
 def storage_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CLOCK) -> str:
     """Where the namespace keeps its files. The first user says it, and it is recorded for later ones."""
     wanted = normalise_uri(asked) if asked else None
-    found = metadata.read(NamespaceKey())
+    found = _find(metadata, NamespaceKey())
     if found is None:
         if wanted is None:
             raise InvalidInput(
@@ -46,14 +48,14 @@ def storage_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CL
                 "LEDGER_STORAGE_NOT_SET",
             )
         transactions = Transactions(metadata, DEFAULT_LIMITS, clock)
-        found = transactions.make(NamespaceKey(), Namespace(wanted, clock.now_ms()), "the namespace")
-    if wanted is not None and wanted != found.record.storage:
+        found = transactions.make(NamespaceKey(), Namespace(wanted, clock.now_ms()), "the namespace").record
+    if wanted is not None and wanted != found.storage:
         raise InvalidInput(
-            f"option 'storage' is {wanted}, but this ZooKeeper namespace keeps its files in {found.record.storage}: "
+            f"option 'storage' is {wanted}, but this ZooKeeper namespace keeps its files in {found.storage}: "
             "leave the option out, or give the ZooKeeper address another chroot",
             "LEDGER_STORAGE_CONFLICT",
         )
-    return found.record.storage
+    return found.storage
 
 
 def create_topic(
@@ -103,7 +105,15 @@ def create_topic(
 
 
 def find_topic(metadata: Metadata, name: str) -> Topic | None:
-    found = metadata.read(TopicKey(names.check_topic_name(name)))
+    return _find(metadata, TopicKey(names.check_topic_name(name)))
+
+
+def _find(metadata: Metadata, key: Key[R]) -> R | None:
+    """None only after a synced look: what a stale server has not seen yet is there."""
+    found = metadata.read(key)
+    if found is None:
+        metadata.sync()
+        found = metadata.read(key)
     return None if found is None else found.record
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import pairwise
@@ -55,6 +56,35 @@ def test_a_fold_is_the_models_however_it_is_cut_and_spilled(rows, versioned, cut
     finally:
         fold._MERGE_ROWS, fold._SPILL_ROWS = before
     assert (found.records.to_pylist(), found.tombstones.to_pylist()) == model(rows, versioned)
+
+
+def bits(number):
+    """The NaN, or any other number, with these bits."""
+    return struct.unpack("<d", struct.pack("<Q", number))[0]
+
+
+NANS = [float("nan"), -float("nan"), bits(0x7FF8000000000001), bits(0xFFF0000000000F00)]
+FRACTIONS = st.sampled_from([None, 0.0, -0.0, 1.5, -1.5, float("inf"), -float("inf"), *NANS])
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+@given(
+    rows=st.lists(st.tuples(FRACTIONS, st.booleans(), st.integers(0, 3)), max_size=30),
+    versioned=st.booleans(),
+    spill_rows=st.sampled_from([1, 2, 3, 1 << 20]),
+)
+def test_as_keys_both_zeros_are_one_and_all_nans_are_one(kind, rows, versioned, spill_rows):
+    before = fold._MERGE_ROWS, fold._SPILL_ROWS
+    fold._MERGE_ROWS, fold._SPILL_ROWS = spill_rows, spill_rows
+    try:
+        folded = Fold(versioned=versioned)
+        for row, (key, gone, version) in enumerate(rows):
+            folded.add(pa.array([key], kind), pa.array([row]), pa.array([gone]), pa.array([version]))
+        found = folded.survivors()
+    finally:
+        fold._MERGE_ROWS, fold._SPILL_ROWS = before
+    named = [(None if key is None else str(abs(key) if key != key else key + 0.0), *rest) for key, *rest in rows]
+    assert (found.records.to_pylist(), found.tombstones.to_pylist()) == model(named, versioned)
 
 
 VERSIONS = [

@@ -69,9 +69,9 @@ class Follower(Query):
         return self.map
 
 
-def full(client, topic="t"):
+def full(client, topic="t", start="earliest"):
     found: dict[str, int] = {}
-    for record in client.reader(topic, end="latest"):
+    for record in client.reader(topic, start, "latest"):
         found.pop(record["k"], None)
         if record["v"] is not None:
             found[record["k"]] = record["v"]
@@ -195,6 +195,72 @@ def test_a_reset_into_the_compacted_range_shows_every_deletion_since(client):
     query.reader.stop()
 
 
+def with_deletions_dropped(client, subscription=""):
+    """Six generations, each with a new key, of which the last ones have dropped deletions."""
+    for number in range(6):
+        put(client, (f"k{number}", number), ("gone", number), ("gone", None))
+        if subscription:
+            client.cursor("t", subscription).clear_backlog()
+        client.compact("t")
+    assert namespace_of(client).log("t").view().head.generations[-1].tombstones_from > Position(0, 2, 0)
+
+
+@pytest.mark.parametrize("start", ["0:0:0", "0:0:1", "0:1:0", "0:2:0", "1:0:0"])
+def test_a_fresh_query_begins_anywhere_in_a_generation_that_dropped_deletions_I9(client, start):
+    with_deletions_dropped(client)
+    first = Position.parse(start)
+    wanted = {r["k"]: r["v"] for r in client.reader("t", first, "latest", compacted=True)}
+    query = Follower(client, startingOffsets=start)
+    assert query.drain() == wanted
+    assert all(value is not None for _, _, rows in query.log for _, value in rows)  # it never saw what was deleted
+    put(client, ("k5", None), ("new", 1))
+    for value in range(5):
+        put(client, ("new", value))
+        client.compact("t")
+    del wanted["k5"]
+    assert query.drain() == {**wanted, "new": 4}
+    query.reader.stop()
+
+
+def test_a_fresh_query_begins_at_a_time_in_a_generation_that_dropped_deletions(client):
+    with_deletions_dropped(client)
+    published = [record.publish_time for record in client.reader("t", end="latest")]
+    query = Follower(client, startingTimestamp=published[1].isoformat())
+    assert query.drain() == full(client)
+
+
+def test_a_subscription_that_was_reset_serves_a_query_without_a_checkpoint(client):
+    client.create_cursor("t", "s", "earliest")
+    with_deletions_dropped(client, "s")
+    client.cursor("t", "s").reset("0:1:0")
+    query = Follower(client, subscription="s")
+    assert query.drain() == {key: value for key, value in full(client).items() if key != "k0"}
+    query.reader.stop()
+
+
+@pytest.mark.parametrize("to", ["earliest", "0:0:1", "0:3:0"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_live_query_can_be_reset_to_where_deletions_were_dropped_and_misses_none_I9(client, to, restarted):
+    """Also those that were written, and compacted, after what it had read before the reset."""
+    put(client, ("a", 1), ("doomed", 1))
+    query = Follower(client, subscription="s")
+    query.drain()
+    for number in range(8):
+        put(client, (f"k{number}", number), ("gone", number), ("gone", None))
+        client.compact("t")
+        query.drain()
+    put(client, ("doomed", None), ("k0", None))
+    client.compact("t")
+    client.cursor("t", "s").reset(to)
+    if restarted:
+        query.reader.stop()
+        query, before = Follower(client, subscription="s", offset=query.offset), query
+        query.map = before.map
+    assert query.drain() == full(client)
+    assert not {"doomed", "k0"} & query.map.keys()
+    query.reader.stop()
+
+
 def test_nothing_that_happens_to_cursors_loses_the_compacted_ledger_pulsar_12698_21865_25803_25862(client):
     put(client, *[(f"k{n % 3}", n) for n in range(30)])
     query = Follower(client, subscription="s")
@@ -220,7 +286,8 @@ def test_a_stream_without_a_key_is_refused(client):
 ACTS = st.lists(
     st.one_of(
         st.lists(st.tuples(st.sampled_from("abcd"), st.one_of(st.none(), st.integers(0, 9))), min_size=1, max_size=4),
-        st.sampled_from(["compact", "step", "step", "start", "gc"]),
+        st.sampled_from(["compact", "step", "step", "gc"]),
+        st.tuples(st.sampled_from(["start", "reset"]), st.integers(0, 30)),
     ),
     max_size=20,
 )
@@ -232,21 +299,32 @@ def test_readers_that_start_anywhere_and_cross_any_generations_end_with_the_full
     topic = f"t-{secrets.token_hex(8)}"
     client.create_topic(topic, SCHEMA, key="k")
     put(client, ("a", 0), topic=topic)
-    readers = [Follower(client, topic, maxRowsPerTrigger=str(limit))]
+    subscribed = Follower(client, topic, maxRowsPerTrigger=str(limit), subscription="s")
+    readers = [(Position(0, 0, 0), subscribed)]
     for act in acts:
         if act == "compact":
             client.compact(topic)
         elif act == "gc":
             client.gc(topic)
-        elif act == "start":
-            readers.append(Follower(client, topic, maxRowsPerTrigger=str(limit)))
         elif act == "step":
-            for reader in readers:
+            for _, reader in readers:
                 reader.step()
+        elif isinstance(act, tuple):
+            what, number = act
+            positions = [record.position for record in client.reader(topic, end="latest")]
+            if what == "start":
+                start = positions[number % len(positions)]
+                options = {"startingOffsets": str(start), "maxRowsPerTrigger": str(limit)}
+                readers.append((start, Follower(client, topic, **options)))
+            else:  # back to anything that it has read
+                done = client.cursor(topic, "s").stats().mark_delete
+                read = [position for position in positions if position <= done]
+                client.cursor(topic, "s").reset(read[number % len(read)] if read else "earliest")
         else:
             put(client, *act, topic=topic)
-    for reader in readers:
-        assert reader.drain() == full(client, topic)
+    for start, reader in readers:
+        assert reader.drain() == full(client, topic, start)
+        reader.reader.stop()
 
 
 # -- on real Spark ----------------------------------------------------------------------------------------------------
@@ -347,3 +425,32 @@ def test_compaction_as_a_spark_job_gives_the_same_records(spark, client, monkeyp
         assert compacted("spark") == compacted("local")
         assert (stats.records, stats.records_before) == (client.compaction("local").records, stats.records_before)
     assert stats.generation == 2
+
+
+@pytest.mark.spark
+def test_a_spark_job_judges_widened_topics_and_keys_of_fractions_as_a_fold_in_process_does(spark, client, storage_root):
+    """Both engines: a column that comes later deletes nothing, both zeros are one key, and so are all NaNs."""
+    from pyspark_ledger.datasource import compaction
+
+    nan = float("nan")
+    for engine in ("local", "spark"):
+        for versioned in (False, True):
+            name = f"{engine}-{versioned}"
+            options = {"zookeeper": client.zookeeper, "keyColumn": "k", "mergeSchema": "true"}
+            options |= {"versionColumn": "n"} if versioned else {}
+
+            def write(rows, columns, name=name, options=options):
+                frame = spark.createDataFrame(rows, columns).coalesce(1)
+                frame.write.format("ledger").options(**options).mode("append").save(name)
+
+            write([(0.5, 1), (0.0, 1), (-0.0, 2), (nan, 1), (-nan, 2)], "k double, n long")
+            write([(1.5, 1, "web"), (2.5, 1, "web"), (2.5, 2, None)], "k double, n long, source string")
+            if engine == "local":
+                client.compact(name)
+            else:
+                compaction.compact(spark, name, zookeeper=client.zookeeper)
+            state = [(str(r["k"]), r["n"], r["source"]) for r in client.reader(name, end="latest", compacted=True)]
+            # Without a version column n is a value, so that 2.5 is not deleted.
+            left = [] if versioned else [("2.5", 2, None)]
+            assert state == [("0.5", 1, None), ("-0.0", 2, None), ("nan", 2, None), ("1.5", 1, "web"), *left]
+            assert client.compaction(name).records == len(state) + (1 if versioned else 0)  # and a tombstone

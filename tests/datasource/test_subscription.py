@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
 
 from pyspark_ledger.base.position import Position
@@ -22,6 +25,7 @@ from pyspark_ledger.errors import Conflict, CursorUnderRevision, Fenced, NotFoun
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
 from pyspark_ledger.metadata.port import RootKey
 from pyspark_ledger.testing.clock import SeededClock
+from tests.support import examples
 from tests.support.query import INITIAL, SMALL_LEDGERS, Query, add, eventually, flat
 from tests.support.worlds import SCHEMA
 
@@ -108,6 +112,72 @@ def test_without_a_checkpoint_a_query_goes_on_after_what_was_acknowledged(client
     assert flat(second.all()) == list(range(8, 30))  # the third batch was not known to be done
     assert rows[:8] == list(range(8))
     second.stop()
+
+
+def turn(client, checkpoint, batches, **options):
+    """One query comes, does some batches, acknowledges them and leaves: (what it delivered, itself)."""
+    query = Follower(client, offset=checkpoint, **options)
+    rows = flat(query.batch() for _ in range(batches))
+    query.reader.commit(query.offset)
+    query.stop()
+    return rows, query
+
+
+def test_who_comes_back_is_not_given_what_another_has_acknowledged_I7_I8(client, log, caplog):
+    first, a = turn(client, None, 2)
+    second, b = turn(client, None, 3)
+    assert (first, second) == (list(range(8)), list(range(8, 20)))
+    with caplog.at_level("WARNING"):
+        third, back = turn(client, a.offset, 1)
+    assert third == [20, 21, 22, 23]
+    assert back.offset["from"] == b.offset["pos"] == str(Position(1, 1, 2))
+    assert f"the checkpoint is at {a.offset['pos']}" in caplog.text
+    assert turn(client, back.offset, 2)[0] == [24, 25, 26, 27, 28, 29]
+    for query in (a, b, back):
+        query.check_replays(client)
+
+
+def test_without_a_jump_there_is_no_from_and_nothing_to_say(client, log, caplog):
+    _, query = turn(client, None, 2)
+    with caplog.at_level("WARNING"):
+        rows, query = turn(client, query.offset, 1)
+    assert (rows, "from" in query.offset, caplog.text) == ([8, 9, 10, 11], False, "")
+
+
+def test_who_comes_back_when_nothing_is_left_waits_at_its_own_offset(client, log):
+    _, a = turn(client, None, 1)
+    turn(client, None, 8)
+    query = Follower(client, offset=a.offset)
+    start, end = query.plan()
+    assert start is end
+    add(client, 30)
+    assert query.batch() == [30]
+    assert query.batch() == []
+    assert query.reader.partitions(query.offset, query.offset) == []  # a batch without data, for a query with state
+    query.stop()
+
+
+def test_a_reset_after_coming_back_counts_more_than_what_was_acknowledged_before(client, log):
+    _, a = turn(client, None, 1)
+    turn(client, None, 4)
+    query = Follower(client, offset=a.offset)
+    client.cursor("t", "s").reset("earliest")
+    assert flat(query.all()) == list(range(30))
+    query.stop()
+
+
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(turns=st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3)), max_size=8), limit=st.integers(1, 5))
+def test_alternating_checkpoints_deliver_everything_that_was_acknowledged_once_and_in_order(client, turns, limit):
+    topic = f"t-{secrets.token_hex(8)}"
+    client.create_topic(topic, SCHEMA)
+    checkpoints, delivered = {}, []
+    for number, (who, batches) in enumerate(turns):
+        add(client, *range(4 * number, 4 * number + 4), topic=topic)
+        rows, query = turn(client, checkpoints.get(who), batches, topic=topic, maxRowsPerTrigger=str(limit))
+        delivered += rows
+        checkpoints[who] = query.offset
+    assert delivered == list(range(len(delivered)))
 
 
 def test_a_new_subscription_starts_where_the_options_say_and_an_old_one_where_it_is(client, log):

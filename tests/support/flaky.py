@@ -1,4 +1,4 @@
-"""A ZooKeeper that does not answer for a while, while the session lives: what no expiry cleans up after."""
+"""A ZooKeeper that does not answer for a while (which no expiry cleans up after), and one that is behind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pyspark_ledger.errors import Unavailable
 from pyspark_ledger.metadata.port import Create, Key, Op, R, Versioned
-from pyspark_ledger.testing.memory import MemoryMetadata
+from pyspark_ledger.testing.memory import Faults, MemoryMetadata
 
 
 class Flaky(MemoryMetadata):
@@ -37,3 +37,14 @@ class Flaky(MemoryMetadata):
 def creates(kind: type) -> Callable[[Sequence[Op]], bool]:
     """Transactions that make a node of this kind."""
     return lambda ops: any(isinstance(op, Create) and isinstance(op.key, kind) for op in ops)
+
+
+class Behind(Faults):
+    """A session whose server is some transactions behind, until it syncs."""
+
+    def __init__(self, transactions: int) -> None:
+        super().__init__(max_lag=transactions)
+        self.next_read("stale")
+
+    def lag(self) -> int:
+        return self._max_lag

@@ -1,0 +1,69 @@
+"""A server may be behind the others. What it has not seen yet is not gone: a "no" needs a synced look."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pyspark_ledger.base.position import EARLIEST
+from pyspark_ledger.errors import DataLoss, InvalidInput, NotFound
+from pyspark_ledger.log import generations, places, topics
+from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.namespace import OpenNamespace
+from pyspark_ledger.metadata.records import FileRef, Generation
+from pyspark_ledger.testing.memory import MemoryMetadata, MemoryServer
+from tests.support.flaky import Behind
+from tests.support.worlds import SCHEMA, World, append
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)
+
+
+def test_a_topic_made_a_moment_ago_is_found(world):
+    made = topics.create_topic(world.metadata(), "new", SCHEMA)
+    assert topics.get_topic(world.metadata(Behind(1)), "new") == made
+    assert topics.find_topic(world.metadata(Behind(1)), "new") == made
+    with pytest.raises(NotFound, match="LEDGER_TOPIC_NOT_FOUND"):
+        topics.get_topic(world.metadata(Behind(1)), "never")
+
+
+def test_a_namespace_made_a_moment_ago_is_not_new(tmp_path):
+    server = MemoryServer()
+    root = OpenNamespace(MemoryMetadata(server), str(tmp_path)).storage.uri
+    assert topics.storage_root(MemoryMetadata(server, Behind(1)), None) == root
+    with pytest.raises(InvalidInput, match="LEDGER_STORAGE_NOT_SET"):
+        topics.storage_root(MemoryMetadata(MemoryServer(), Behind(1)), None)
+
+
+def test_a_position_written_a_moment_ago_is_not_past_the_end(world):
+    append(world.log(), 1, 2)
+    end = world.log().view().head.end
+    log = world.log(Behind(1))
+    assert places.resolve(log, log.view(), end) == end
+    with pytest.raises(DataLoss, match="LEDGER_POSITION_PAST_END"):
+        places.resolve(log, log.view(), "0:9:0")
+
+
+def test_a_generation_published_a_moment_ago_is_not_gone(world):
+    published = Generation(1, EARLIEST, FileRef(0, bytes(16), 0, 0, 0), 0, 0, 0, 0)
+    world.log().change_head(lambda head: replace(head, generations=(published,)), "publishing")
+    log = world.log(Behind(1))
+    assert generations.numbered(log, log.view(), 1) == published
+    with pytest.raises(DataLoss, match="LEDGER_GENERATION_GONE"):
+        generations.numbered(log, log.view(), 2)
+
+
+def test_an_offset_of_the_topic_that_took_a_name_over_is_not_said_to_be_of_a_deleted_one(world):
+    """It is the log in memory that belongs to the deleted one."""
+    old = world.topic
+    topics.delete_topic(world.metadata(), "t")
+    new = topics.create_topic(world.metadata(), "t", SCHEMA)
+    outdated = Log(world.metadata(), world.storage, old)
+    offset = f'{{"pos": "0:0:0", "topic": "{new.uuid}", "v": 1}}'
+    with pytest.raises(NotFound, match=r"LEDGER_TOPIC_DELETED.*is another topic"):
+        places.check_topic(outdated, places.parse(offset))
+    with pytest.raises(InvalidInput, match="LEDGER_TOPIC_RECREATED"):
+        places.check_topic(Log(world.metadata(), world.storage, new), places.parse(offset.replace(new.uuid, old.uuid)))
