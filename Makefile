@@ -80,7 +80,9 @@ lint: setup ## ruff, mypy --strict, import rules
 	$(VENV)/bin/lint-imports
 
 coverage: setup ## lines and branches of the core that its tests pass; under 90 % is a reason to look
-	@$(CORE_TESTS) --cov
+	@$(CORE_TESTS) --cov --cov-report=term --cov-report=json:.coverage.json
+	@$(PY) -c 'import json; t = json.load(open(".coverage.json"))["totals"]; print("the core: {:.1%} of lines, {:.1%} of branches" \
+	  .format(t["covered_lines"] / t["num_statements"], t["covered_branches"] / t["num_branches"]))'
 
 bench: setup ## measure
 	$(PY) -m benchmarks.run
@@ -108,6 +110,6 @@ wheel: setup ## build dist/*.whl
 	$(PY) -m build --wheel --no-isolation
 
 clean: ## remove what builds and tests leave behind (.venv stays)
-	rm -rf dist build .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf dist build .coverage .coverage.json .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	rm -rf spark-warehouse metastore_db artifacts derby.log
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -103,7 +103,9 @@ def test_an_installed_wheel_is_found_without_registration(
 @pytest.mark.spark
 def test_py_files_and_register(namespace: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     python = new_venv(tmp_path_factory.mktemp("bare"))
-    absent = subprocess.run([python, "-c", "import pyspark_ledger"], cwd=tmp_path, capture_output=True, text=True)
+    absent = subprocess.run(
+        [python, "-c", "import pyspark_ledger"], cwd=tmp_path, env=environment(python), capture_output=True, text=True
+    )
     assert "No module named 'pyspark_ledger'" in absent.stderr
 
     archive, script = tmp_path / "ledger.zip", tmp_path / "job.py"
