@@ -298,8 +298,10 @@ class LedgerClient:
         log = self._namespace.log(topic)
         _, states = log.producers()
         if states.get(name) is None and not states.is_evicted(name):
-            known = ", ".join(state.name for state in states.all()[:10]) or "none"
-            raise InvalidInput(f"topic '{topic}' knows no producer '{name}': {known}", "LEDGER_PRODUCER_NOT_FOUND")
+            known = ", ".join(state.name for state in states.all()[:10]) or "none at all"
+            raise InvalidInput(
+                f"topic '{topic}' knows no producer '{name}'; it knows {known}", "LEDGER_PRODUCER_NOT_FOUND"
+            )
         append(log, StagedBatch(self._namespace.clock.new_id(), producer=name, admission=ForgetProducer()))
 
     def compact(

@@ -21,6 +21,7 @@ from pyspark_ledger.errors import Conflict, Fenced, InvalidInput, LedgerError, O
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import stage_entry
 from pyspark_ledger.files.mask import unpack
+from pyspark_ledger.log import folders
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.metadata.records import Entry
 
@@ -408,6 +409,7 @@ class Producer:
     def _stage(self, batches: list[pa.RecordBatch]) -> Entry:
         log = self._log
         epoch = log.view(FRESH_S).head.gc_epoch
+        folders.prepare(log)
         return stage_entry(log.storage, log.topic.uuid, epoch, batches, self._compression, log.clock)
 
     def _target(self, schema: pa.Schema) -> pa.Schema:

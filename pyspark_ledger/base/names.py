@@ -8,6 +8,7 @@ import socket
 
 from pyspark_ledger.errors import InvalidInput
 
+OUTBOXES_FOLDER = "outboxes"
 DEFAULT_ZOOKEEPER = "127.0.0.1:2181"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _VERSIONED = re.compile(r"/(\d{12,})-([0-9a-f]{32})$")
@@ -55,7 +56,7 @@ def token_folder(uuid: str, group: str, chunk: int) -> str:
 
 
 def entity_folder(outbox: str, digest: str) -> str:
-    return f"outboxes/{outbox}/{digest}"
+    return f"{OUTBOXES_FOLDER}/{outbox}/{digest}"
 
 
 def versioned_file(folder: str, version: int, uid: bytes) -> str:
@@ -70,6 +71,11 @@ def parse_versioned_file(path: str) -> tuple[int, bytes] | None:
 
 def topic_folder(uuid: str) -> str:
     return uuid
+
+
+def probe_file(uid: bytes) -> str:
+    """In the root for a moment, to see whether files can be kept there."""
+    return f"probe-{uid.hex()}"
 
 
 def staged_file(uuid: str, epoch: int, uid: bytes) -> str:

@@ -11,7 +11,7 @@ import click
 
 from pyspark_ledger.base.names import zookeeper_address
 from pyspark_ledger.cli.output import ConsoleOutput, JsonOutput, Output, Row
-from pyspark_ledger.errors import LedgerError, Unavailable
+from pyspark_ledger.errors import InvalidInput, LedgerError, Unavailable
 
 if TYPE_CHECKING:
     from pyspark_ledger.client import LedgerClient
@@ -76,7 +76,7 @@ class Session:
         """Without --yes, shows what would be lost and ends the command."""
         if not yes:
             self.output.rows(affected, "nothing")
-            raise click.ClickException(f"this would {what}; nothing was changed: add --yes to do it")
+            raise InvalidInput(f"this would {what}; nothing was changed: add --yes to do it", "LEDGER_NOT_CONFIRMED")
 
 
 def _remember(context: click.Context, option: click.Parameter, value: Any) -> None:
@@ -124,4 +124,6 @@ class Commands(click.Group):
 
 def one_line(error: Exception) -> str:
     text = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
-    return text if isinstance(error, LedgerError) else f"{type(error).__name__}: {text} (--verbose shows where)"
+    if isinstance(error, LedgerError):
+        return text
+    return f"[LEDGER_UNEXPECTED_ERROR] {type(error).__name__}: {text} (--verbose shows where)"

@@ -6,6 +6,7 @@ import click
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK
 from pyspark_ledger.cli.base import Command, Session
+from pyspark_ledger.errors import InvalidInput
 
 _TIMEOUT_S = 5.0  # of one request: Prometheus gives a scrape 10 s by default
 
@@ -21,7 +22,9 @@ def exporter(session: Session, port: int, host: str, max_producers: int) -> None
     try:
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError:
-        raise click.ClickException("this needs the extra 'metrics': pip install 'pyspark-ledger[metrics]'") from None
+        raise InvalidInput(
+            "this needs the extra 'metrics': pip install 'pyspark-ledger[metrics]'", "LEDGER_NOT_INSTALLED"
+        ) from None
     from pyspark_ledger.client import client_of
     from pyspark_ledger.log.namespace import OpenNamespace
     from pyspark_ledger.metrics.collector import LedgerCollector
@@ -33,7 +36,9 @@ def exporter(session: Session, port: int, host: str, max_producers: int) -> None
         try:
             server, _ = start_http_server(port, host, registry)
         except OSError as error:
-            raise click.ClickException(f"cannot listen on {host}:{port} ({error}): choose another --port") from None
+            raise InvalidInput(
+                f"cannot listen on {host}:{port} ({error}): choose another --port or --host", "LEDGER_PORT_IN_USE"
+            ) from None
         url = f"http://{host}:{server.server_port}/metrics"
         session.output.done(f"metrics at {url}", {"url": url})
         try:

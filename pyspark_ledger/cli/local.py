@@ -37,7 +37,12 @@ def up(session: Session, port: int | None, storage: str | None) -> None:
             f"it is running at {home.address}: 'pyspark-ledger down' stops it, then it can listen elsewhere",
             "LEDGER_ZOOKEEPER_RUNNING",
         )
-    root = _storage(home, storage)
+    try:
+        root = _storage(home, storage)
+    except BaseException:
+        if not there:
+            home.stop()
+        raise
     facts = {"zookeeper": home.address, "storage": root, "pid": home.pid, "started": not there}
     session.output.done(
         f"ZooKeeper {'was running already' if there else 'runs'} at {home.address} (process {home.pid}), "

@@ -125,10 +125,11 @@ class _Written:
             self.producer.close()
             self._settle()
         except KeyboardInterrupt:
-            raise click.ClickException(f"interrupted: {self._how_far(certain=False)}") from None
+            raise LedgerError(f"interrupted. {self._how_far(certain=False)}", "LEDGER_INTERRUPTED") from None
         except LedgerError as error:
             certain = not isinstance(error, OutcomeUnknown)
-            raise LedgerError(f"{error.message}. {self._how_far(certain)}", error.code) from None
+            said = error.message if error.message[-1:] in ".?!" else f"{error.message}."
+            raise LedgerError(f"{said} {self._how_far(certain)}", error.code) from None
 
     def _settle(self) -> None:
         while self._waiting and self._waiting[0][1].done():

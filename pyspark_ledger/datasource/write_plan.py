@@ -17,7 +17,7 @@ from pyspark_ledger.datasource.options import WriteOptions
 from pyspark_ledger.datasource.types import arrow_schema
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
 from pyspark_ledger.files import schema as schemas
-from pyspark_ledger.log import topics
+from pyspark_ledger.log import folders, topics
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.records import ProducerState, Topic
@@ -40,6 +40,7 @@ def plan_write(options: WriteOptions, schema: StructType, *, overwrite: bool, st
     if options.ids is not None:
         options.ids.check(incoming)
     log = writer_log(options, incoming)
+    folders.prepare(log)
     view = log.view()
     if options.ids is not None or options.sequence is not None or (stream and options.deduplicate):
         check_deduplicates(log, view)

@@ -21,7 +21,9 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.fs
 
-from pyspark_ledger.errors import CorruptData, InvalidInput, disk_errors
+from pyspark_ledger.errors import CorruptData, InvalidInput, Unavailable, disk_errors
+
+_PROOF = b"pyspark-ledger can write here\n"
 
 
 class Sink(ABC):
@@ -46,8 +48,25 @@ class Storage(ABC):
     def __init__(self, uri: str) -> None:
         self.uri = uri
 
+    def make_folder(self, name: str) -> None:  # noqa: B027 - an object store has no folders
+        """Makes a folder right below the root, or with an empty name the root itself and what is above it. Durable
+        when it returns. Whoever asks knows that it may be new: see ``log.folders``."""
+
+    def has_folder(self, name: str) -> bool:
+        """Whether a folder right below the root, or with an empty name the root, is there. In an object store there
+        are no folders, and so none is ever missing."""
+        return True
+
+    def is_bare(self) -> bool:
+        """Whether the root is not there or has nothing in it: what is left where a volume is not mounted."""
+        return False
+
+    def remove_folder(self, name: str) -> None:  # noqa: B027
+        """Removes a folder right below the root that was made for nothing. One that has files stays."""
+
     @abstractmethod
-    def create(self, path: str) -> Sink: ...
+    def create(self, path: str) -> Sink:
+        """Begins a new file. The folder right below the root must be there; what is below that is made."""
 
     @abstractmethod
     def size(self, path: str) -> int:
@@ -81,6 +100,25 @@ class Storage(ABC):
         """A file's full name, for messages."""
         return f"{self.uri.rstrip('/')}/{path}"
 
+    def prove_usable(self, name: str) -> None:
+        """Makes the root, writes a file of this name into it, reads it back and deletes it."""
+        self.make_folder("")
+        self.write(name, _PROOF)
+        if self.read(name, 0, len(_PROOF) + 1).to_pybytes() != _PROOF:
+            raise Unavailable(
+                f"{self.where(name)} was written and read back, and is not the same: use another storage",
+                "LEDGER_STORAGE_UNAVAILABLE",
+            )
+        self.delete(name)
+
+    def not_there(self, folder: str) -> Unavailable:
+        return Unavailable(
+            f"the folder {self.where(folder).rstrip('/')} is not there: is the storage mounted on this machine? It was "
+            "made once, and is not made again, or the log would be split over two disks. If it is lost, restore it "
+            "from a copy",
+            "LEDGER_STORAGE_MISSING",
+        )
+
     def missing(self, path: str) -> CorruptData:
         return CorruptData(f"{self.where(path)} is missing, but ZooKeeper names it", "LEDGER_FILE_MISSING")
 
@@ -91,10 +129,43 @@ class LocalStorage(Storage):
         self._root = Path(unquote(urlsplit(uri).path))
         self._known_folders: set[Path] = set()
 
+    def make_folder(self, name: str) -> None:
+        if name and not self.has_folder(""):
+            raise self.not_there("")
+        if not self.has_folder(name):
+            self._known_folders.clear()
+        self._ensure_folder(self._root / name)
+
+    def is_bare(self) -> bool:
+        with disk_errors("look into", self._root):
+            return not self._root.is_dir() or next(self._root.iterdir(), None) is None
+
+    def has_folder(self, name: str) -> bool:
+        with disk_errors("look for", self._root / name):
+            return (self._root / name).is_dir()
+
+    def remove_folder(self, name: str) -> None:
+        self._known_folders.clear()
+        with contextlib.suppress(OSError):
+            (self._root / name).rmdir()
+
     def create(self, path: str) -> Sink:
         full = self._root / path
-        self._ensure_folder(full.parent)
-        return _LocalSink(full)
+        self._ensure_below(path, full.parent)
+        with disk_errors("create", full):
+            try:
+                return _LocalSink(full)
+            except FileNotFoundError:  # the disk was unmounted, or the folder deleted, since we looked
+                self._known_folders.clear()
+            self._ensure_below(path, full.parent)
+            return _LocalSink(full)
+
+    def _ensure_below(self, path: str, folder: Path) -> None:
+        if folder not in self._known_folders:
+            top = path.partition("/")[0] if "/" in path else ""
+            if not self.has_folder(top):
+                raise self.not_there(top)
+            self._ensure_folder(folder)
 
     def size(self, path: str) -> int:
         with self._reading(path):
@@ -127,7 +198,8 @@ class LocalStorage(Storage):
             try:
                 yield
             except FileNotFoundError:
-                raise self.missing(path) from None
+                top = path.partition("/")[0] if "/" in path else ""
+                raise (self.missing(path) if self.has_folder(top) else self.not_there(top)) from None
 
     def _ensure_folder(self, folder: Path) -> None:
         if folder not in self._known_folders:
@@ -171,8 +243,7 @@ class _LocalSink(Sink):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with disk_errors("create", path):
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         self._unsynced = 0
         self._syncing: threading.Thread | None = None
         self._failure: OSError | None = None

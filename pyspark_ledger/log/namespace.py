@@ -44,9 +44,8 @@ class OpenNamespace:
         return Transactions(self.metadata, self.limits, self.clock)
 
     def create_topic(self, name: str, schema: pa.Schema, key: str = "", version_column: str = "") -> Topic:
-        _ = self.storage  # a topic with no place for its files is of no use: fail before it is made
         return topics.create_topic(
-            self.metadata, name, schema, key=key, version_column=version_column, clock=self.clock
+            self.metadata, name, schema, key=key, version_column=version_column, clock=self.clock, storage=self.storage
         )
 
     def log(self, topic: str, *, watch: bool = False) -> Log:

@@ -14,7 +14,8 @@ from pyspark_ledger.base.limits import DEFAULT_LIMITS, Limits
 from pyspark_ledger.base.position import EARLIEST
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown
 from pyspark_ledger.files import schema as schemas
-from pyspark_ledger.files.storage import normalise_uri
+from pyspark_ledger.files.storage import Storage, normalise_uri, open_storage
+from pyspark_ledger.log.folders import make_topic_folder
 from pyspark_ledger.metadata.port import (
     Create,
     DedupKey,
@@ -35,6 +36,8 @@ from pyspark_ledger.metadata.port import (
 from pyspark_ledger.metadata.records import DedupSnapshot, Head, Marker, Namespace, Schema, Topic
 from pyspark_ledger.metadata.transactions import Transactions
 
+_HOW_TO_MAKE = "a first write through Spark makes it, client.create_topic(), or 'pyspark-ledger topics create'"
+
 
 def storage_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CLOCK) -> str:
     """Where the namespace keeps its files. The first user says it, and it is recorded for later ones."""
@@ -47,6 +50,7 @@ def storage_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CL
                 "LEDGER_STORAGE) once, to a folder or a URI such as s3://bucket/prefix; later users need not",
                 "LEDGER_STORAGE_NOT_SET",
             )
+        open_storage(wanted).prove_usable(names.probe_file(clock.new_id()))  # it cannot be changed afterwards
         transactions = Transactions(metadata, DEFAULT_LIMITS, clock)
         found = transactions.make(NamespaceKey(), Namespace(wanted, clock.now_ms()), "the namespace").record
     if wanted is not None and wanted != found.storage:
@@ -66,7 +70,9 @@ def create_topic(
     key: str = "",
     version_column: str = "",
     clock: Clock = SYSTEM_CLOCK,
+    storage: Storage | None = None,
 ) -> Topic:
+    """Makes a topic, and its folder in ``storage``; without one, the topic's first writer makes the folder."""
     names.check_topic_name(name)
     stored = schemas.canonical(schema)
     for option, column in (("keyColumn", key), ("versionColumn", version_column)):
@@ -99,8 +105,12 @@ def create_topic(
         found = metadata.read(TopicKey(name))
         return None if found is None else found.record.uuid == topic.uuid
 
+    if storage is not None:
+        make_topic_folder(metadata, storage, topic.uuid)
     if not Transactions(metadata, DEFAULT_LIMITS, clock).carry_out(ops, look, f"making topic '{name}'"):
-        raise Conflict(f"topic '{name}' exists already", "LEDGER_TOPIC_EXISTS")
+        if storage is not None:
+            storage.remove_folder(names.topic_folder(topic.uuid))
+        raise Conflict(f"topic '{name}' exists already: use it, or choose another name", "LEDGER_TOPIC_EXISTS")
     return topic
 
 
@@ -122,7 +132,7 @@ def get_topic(metadata: Metadata, name: str) -> Topic:
     if topic is None:
         existing = list_topics(metadata)
         near = difflib.get_close_matches(name, existing, 1)
-        hint = f"did you mean '{near[0]}'?" if near else "a first write makes it, or client.create_topic()"
+        hint = f"did you mean '{near[0]}'?" if near else _HOW_TO_MAKE
         raise NotFound(f"there is no topic '{name}' in this namespace: {hint}", "LEDGER_TOPIC_NOT_FOUND")
     return topic
 

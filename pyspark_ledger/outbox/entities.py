@@ -112,6 +112,7 @@ class Entities:
         before = loaded.found.record.operations if loaded.found is not None else ()
         data, file = content.to_bytes(), None
         if len(data) > self._limits.entity_bytes:
+            self._storage.make_folder(names.OUTBOXES_FOLDER)
             file = self._blobs(entity).stage(data, loaded.next_version)
         record = self._transactions.remembering(Entity(b"" if file else data, file, before), operation)
         own: Op = Create(key, record) if loaded.found is None else Put(key, record, loaded.found.version)

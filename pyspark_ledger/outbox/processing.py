@@ -23,6 +23,7 @@ from pyspark_ledger.base.token_prefix import TokenPrefix
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import stage_entry
+from pyspark_ledger.log import folders
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.metadata.port import Metadata, Op
 from pyspark_ledger.outbox.entities import Entities, Loaded, Pending
@@ -159,6 +160,7 @@ class Processing:
 
     def _batch(self, log: Log, rows: pa.RecordBatch) -> StagedBatch:
         epoch = log.view().head.gc_epoch
+        folders.prepare(log)
         entry = stage_entry(log.storage, log.topic.uuid, epoch, [rows], "lz4", log.clock)
         return StagedBatch(
             log.clock.new_id(), (entry,), rows.schema, producer=self._resources.name, mints=self._resources.mint_tokens

@@ -20,6 +20,7 @@ from pyspark_ledger.base.token_prefix import TokenPrefix
 from pyspark_ledger.errors import CorruptData, LedgerError
 from pyspark_ledger.files.blobs import Blobs
 from pyspark_ledger.files.mask import unpack
+from pyspark_ledger.log import folders
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.metadata.port import (
     Check,
@@ -227,6 +228,7 @@ class _Change:
         limit = self._limits.inline_bitmap_bytes if self._long else self._limits.node_bitmap_bytes
         record = TokenChunk(packed)
         if len(packed) > limit:
+            folders.prepare(self._group.log)
             record = TokenChunk(file=self._group._blobs(chunk).stage(packed, self.version))
         old = self._group._nodes.get(chunk)
         if record.file is not None or (old is not None and old.record.file is not None):

@@ -82,6 +82,10 @@ class ZooKeeperMetadata(Metadata):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         servers, self._root = split_connect_string(hosts)
+        if password is not None and ":" not in password:
+            raise InvalidInput(
+                "option zookeeper.password: the password for ZooKeeper is no user:password", "LEDGER_INVALID_OPTION"
+            )
         self._timeout_s = timeout_s
         self._clock = clock
         self._has_containers = False

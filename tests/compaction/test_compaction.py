@@ -43,7 +43,9 @@ SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("version", pa.int64(
 class Keyed(World):
     def __init__(self, folder, version_column="", **options) -> None:
         super().__init__(folder, **options)
-        self.topic = topics.create_topic(self.metadata(), "keyed", SCHEMA, key="k", version_column=version_column)
+        self.topic = topics.create_topic(
+            self.metadata(), "keyed", SCHEMA, key="k", version_column=version_column, storage=self.storage
+        )
 
     def put(self, log: Log, *rows) -> None:
         """One commit of (key, value) or (key, value, version); a value of None is a tombstone."""
@@ -300,7 +302,7 @@ def test_a_key_may_be_of_any_type_that_is_a_single_value(tmp_path, monkeypatch, 
     monkeypatch.setattr(fold, "_MERGE_ROWS", 1)
     schema = pa.schema([("k", kind), ("v", pa.int64())])
     world = World(tmp_path)
-    world.topic = topics.create_topic(world.metadata(), "typed", schema, key="k")
+    world.topic = topics.create_topic(world.metadata(), "typed", schema, key="k", storage=world.storage)
     log = world.log()
     for value in range(3):
         writer = EntryWriter(log.storage, world.topic.uuid, 0, schema)
@@ -328,7 +330,7 @@ def test_a_version_that_cannot_be_compared_is_refused_when_the_topic_is_made(tmp
 def test_a_key_whose_version_is_not_a_number_is_not_lost(tmp_path):
     schema = pa.schema([("k", pa.string()), ("v", pa.int64()), ("n", pa.float64())])
     world = World(tmp_path)
-    world.topic = topics.create_topic(world.metadata(), "x", schema, key="k", version_column="n")
+    world.topic = topics.create_topic(world.metadata(), "x", schema, key="k", version_column="n", storage=world.storage)
     log = world.log()
     nan = float("nan")
     writer = EntryWriter(log.storage, world.topic.uuid, 0, schema)
@@ -396,7 +398,7 @@ def test_an_interrupted_compaction_leaves_nothing_behind(world, monkeypatch):
 
 def test_masked_duplicates_are_not_part_of_the_state(tmp_path):
     world = World(tmp_path, schema=IDS)
-    world.topic = topics.create_topic(world.metadata(), "ids", IDS, key="note")
+    world.topic = topics.create_topic(world.metadata(), "ids", IDS, key="note", storage=world.storage)
     log = world.log()
     append_ids(log, [[("a", 1)]], "x")
     append_ids(log, [[("a", 2), ("a", 1)]], "y")  # the second row is masked

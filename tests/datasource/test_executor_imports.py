@@ -32,6 +32,7 @@ PLACE = "00000000-0000-0000-0000-000000000000:0:0"
 @pytest.mark.parametrize("kind", [LedgerStreamWriter, LedgerBatchWriter])
 @pytest.mark.parametrize("brings", [{}, {"ids": IdColumns("n", producer="p")}, {"token_column": "token"}])
 def test_a_task_imports_what_it_needs_to_write_a_file_and_nothing_else(tmp_path, kind, brings):
+    (tmp_path / "u").mkdir()
     plan = WritePlan(
         storage=tmp_path.as_uri(), uuid="u", epoch=0, target=pa.schema([("n", pa.int64())]), compression="lz4",
         producer="p", sequence=None, **brings,

@@ -40,6 +40,7 @@ def storage(request, tmp_path) -> Storage:
 
 
 def write(storage: Storage, table: pa.Table = TABLE, chunk: int = 90, compression: str | None = "lz4"):
+    storage.make_folder("topic")
     writer = EntryWriter(storage, "topic", 0, schemas.canonical(table.schema), compression)
     for batch in table.to_batches(chunk):
         writer.write(schemas.conform(batch, schemas.canonical(table.schema)))
@@ -84,6 +85,7 @@ def test_small_batches_are_gathered_and_large_ones_cut(tmp_path, monkeypatch):
 
 def test_no_row_leaves_no_file(tmp_path):
     storage = open_storage(str(tmp_path))
+    storage.make_folder("topic")
     writer = EntryWriter(storage, "topic", 0, SCHEMA)
     writer.write(TABLE.slice(0, 0).to_batches()[0] if TABLE.slice(0, 0).to_batches() else entryfile._no_rows(SCHEMA))
     assert writer.close() is None

@@ -80,7 +80,10 @@ def disk(request, monkeypatch) -> Disk:
 
 
 def test_file_and_folders_are_synced_before_close_returns_I1(tmp_path, disk):
-    sink = open_storage(str(tmp_path / "root")).create("a/b/file")
+    storage = open_storage(str(tmp_path / "root"))
+    storage.make_folder("")
+    storage.make_folder("a")
+    sink = storage.create("a/b/file")
     sink.write(b"x")
     file, *folders = ((tmp_path / name).stat().st_ino for name in ("root/a/b/file", "root/a/b", "root/a", "root", "."))
     assert file not in disk.synced()
@@ -100,6 +103,7 @@ def test_a_folder_that_another_process_made_and_did_not_sync_is_synced_I1(tmp_pa
 
 def test_folders_are_synced_once_in_a_process(tmp_path, disk):
     storage = LocalStorage(tmp_path.as_uri())
+    storage.make_folder("topic")
     storage.write("topic/00000001/first", b"x")
     before = len(disk.calls)
     storage.write("topic/00000001/second", b"x")
@@ -226,6 +230,7 @@ def told(storage: Storage, call: str) -> str:
 @pytest.mark.parametrize("call", CALLS)
 def test_what_a_disk_refuses_has_a_code_the_file_and_what_to_do_I16(tmp_path, monkeypatch, call, number, advice):
     storage = LocalStorage(tmp_path.as_uri())
+    storage.make_folder("folder")
     storage.write("folder/file", b"x")
 
     def refuse(*_: object, **__: object) -> None:
@@ -255,6 +260,7 @@ def test_a_full_disk_is_told_through_arrow_I16(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "write", full)
+    (tmp_path / "topic").mkdir()
     rows = pa.RecordBatch.from_pydict({"n": [1]})
     with pytest.raises(Unavailable, match=r"LEDGER_STORAGE_UNAVAILABLE.*topic/00000000/.*make room"):
         stage_entry(LocalStorage(tmp_path.as_uri()), "topic", 0, [rows], "lz4", SYSTEM_CLOCK)
@@ -263,7 +269,9 @@ def test_a_full_disk_is_told_through_arrow_I16(tmp_path, monkeypatch):
 def test_a_file_in_place_of_a_folder_is_told_I16(tmp_path):
     (tmp_path / "root").write_text("a file")
     storage = LocalStorage((tmp_path / "root").as_uri())
-    for call in ("create", "write", "size", "read", "list"):
+    for call in ("create", "write"):
+        assert told(storage, call).startswith("[LEDGER_STORAGE_MISSING]"), call
+    for call in ("size", "read", "list"):
         assert told(storage, call).startswith("[LEDGER_STORAGE_UNAVAILABLE]"), call
 
 
@@ -296,6 +304,39 @@ def test_an_upload_that_fails_has_a_code_and_the_object_I16():
 
 def test_a_file_that_is_named_and_not_there_is_missing(tmp_path):
     storage = LocalStorage(tmp_path.as_uri())
+    storage.make_folder("folder")
     for call in (storage.size, storage.map, lambda path: storage.read(path, 0, 1)):
         with pytest.raises(CorruptData, match="LEDGER_FILE_MISSING"):
             call("folder/file")
+
+
+# -- a disk that is not mounted -----------------------------------------------------------------------------------
+
+
+def test_a_writer_makes_neither_the_root_nor_what_is_right_below_it_I1(tmp_path):
+    """Else a volume that is not mounted would be taken for an empty one, and the log split over two disks."""
+    root = tmp_path / "root"
+    storage = LocalStorage(root.as_uri())
+    with pytest.raises(Unavailable, match=r"LEDGER_STORAGE_MISSING.*root/topic is not there: is the storage mounted"):
+        storage.create("topic/00000000/file")
+    with pytest.raises(Unavailable, match="LEDGER_STORAGE_MISSING"):
+        storage.make_folder("topic")
+    assert not root.exists()
+
+
+def test_a_disk_that_is_unmounted_under_a_process_is_noticed_I1(tmp_path):
+    root, away = tmp_path / "root", tmp_path / "away"
+    storage = LocalStorage(root.as_uri())
+    storage.make_folder("")
+    storage.make_folder("topic")
+    storage.write("topic/00000000/first", b"x")
+    root.rename(away)
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="LEDGER_STORAGE_MISSING"):
+            storage.write("topic/00000000/second", b"x")
+        with pytest.raises(Unavailable, match="LEDGER_STORAGE_MISSING"):
+            storage.read("topic/00000000/first", 0, 1)
+    assert not root.exists()
+    away.rename(root)
+    storage.write("topic/00000000/second", b"x")
+    assert sorted(storage.list("topic")) == ["topic/00000000/first", "topic/00000000/second"]

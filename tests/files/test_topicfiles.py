@@ -16,7 +16,9 @@ from tests.support.records import a_uuid, filled
 
 @pytest.fixture
 def files(tmp_path) -> TopicFiles:
-    return TopicFiles(open_storage(str(tmp_path)), a_uuid(1), SYSTEM_CLOCK)
+    storage = open_storage(str(tmp_path))
+    storage.make_folder(a_uuid(1))
+    return TopicFiles(storage, a_uuid(1), SYSTEM_CLOCK)
 
 
 @pytest.mark.parametrize("kind", [FileRef, Entry, Commit, IndexRow, ProducerState], ids=lambda kind: kind.__name__)

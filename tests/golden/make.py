@@ -91,6 +91,7 @@ def node_samples() -> Iterator[dict[str, Any]]:
 
 
 def file_samples(world: World) -> Iterator[dict[str, Any]]:
+    world.storage.make_folder(SAMPLES)
     files = TopicFiles(world.storage, SAMPLES, world.clock)
     commits = [filled(Commit), filled(Commit, a_uuid)]
     leaf = stage_leaf(files, commits, 0)
@@ -131,7 +132,7 @@ def numbered_batches(world: World) -> None:
 
 def numbered_records(world: World) -> None:
     """Producers that number their records: duplicates are masked, long lists are in files; compacted twice."""
-    topic = topics.create_topic(world.metadata(), "keyed", IDS, key="who", clock=world.clock)
+    topic = topics.create_topic(world.metadata(), "keyed", IDS, key="who", clock=world.clock, storage=world.storage)
     log = open_log(world, topic.name)
     append_ids(log, [[("a", 1), ("b", 1)], [("a", 2)]], "first")
     append_ids(log, [[("a", 2), ("a", 3)]], "one is a duplicate")

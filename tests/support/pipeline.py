@@ -31,7 +31,7 @@ class Pipeline:
     def __init__(self, folder, limits=TINY, clock: Clock = SYSTEM_CLOCK):
         self.world = World(folder, limits, clock)
         self.orders = self.world.topic
-        self.invoices = topics.create_topic(self.world.metadata(), "invoices", SCHEMA)
+        self.invoices = topics.create_topic(self.world.metadata(), "invoices", SCHEMA, storage=self.world.storage)
 
     def log(self, topic=None, faults: Faults | None = None) -> Log:
         metadata = MemoryMetadata(self.world.server, faults, self.world.clock)

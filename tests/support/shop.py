@@ -32,9 +32,11 @@ class Shop:
     def __init__(self, folder, *, foreign: bool = False, clock: Clock = SYSTEM_CLOCK):
         self.world = World(folder / "here", LIMITS, clock)
         for name in ("invoices", "audit"):
-            topics.create_topic(self.world.metadata(), name, INVOICES)
+            topics.create_topic(self.world.metadata(), name, INVOICES, storage=self.world.storage)
         self.elsewhere = World(folder / "there", LIMITS, clock) if foreign else self.world
-        self.parcels = topics.create_topic(self.elsewhere.metadata(), "parcels", INVOICES)
+        self.parcels = topics.create_topic(
+            self.elsewhere.metadata(), "parcels", INVOICES, storage=self.elsewhere.storage
+        )
         self.dispatched: list[tuple[str, str | None]] = []
         self.shipped: list[str] = []
         self._orders = self.world.log()

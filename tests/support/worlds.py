@@ -41,7 +41,7 @@ class World:
         self.server = MemoryServer()
         self.storage: Storage = open_storage(str(folder))
         self.limits, self.clock = limits, clock
-        self.topic = topics.create_topic(self.metadata(), "t", schema, clock=clock)
+        self.topic = topics.create_topic(self.metadata(), "t", schema, clock=clock, storage=self.storage)
 
     def metadata(self, faults: Faults | None = None) -> Metadata:
         return MemoryMetadata(self.server, faults, self.clock)

@@ -337,6 +337,7 @@ def test_a_picture_of_the_topic_that_gc_has_overtaken_is_taken_again(pipeline):
 
 
 def test_a_file_that_may_still_be_named_is_not_swept_I12(pipeline):
+    pipeline.world.storage.make_folder("somewhere")
     blobs = Blobs(pipeline.world.storage, "somewhere", pipeline.world.clock)
     old, named, coming = blobs.stage(b"1", 1), blobs.stage(b"22", 2), blobs.stage(b"333", 3)
     blobs.sweep(2, named)
