@@ -299,15 +299,30 @@ class ObjectStorage(Storage):
 
     def __init__(self, uri: str) -> None:
         super().__init__(uri)
+        # By process: a child that used its parent's connections would get its parent's answers. The parent's client
+        # stays here in the child, since to close it would be to speak over those connections too.
+        self._clients: dict[int, pa.fs.FileSystem] = {}
+        self._root = self._connect()
+
+    @property
+    def _fs(self) -> pa.fs.FileSystem:
+        if os.getpid() not in self._clients:
+            self._connect()
+        return self._clients[os.getpid()]
+
+    def _connect(self) -> str:
+        """Returns the path of the root."""
+        uri = self.uri
         try:
-            self._fs, root = pa.fs.FileSystem.from_uri(uri)
+            client, root = pa.fs.FileSystem.from_uri(uri)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
             raise InvalidInput(
                 f"storage '{uri}' cannot be opened: {error}. Use a folder or a URI that pyarrow.fs knows, "
                 "as in s3://bucket/prefix?region=eu-west-1",
                 "LEDGER_INVALID_STORAGE",
             ) from None
-        self._root = root.rstrip("/")
+        self._clients.setdefault(os.getpid(), client)
+        return str(root.rstrip("/"))
 
     def create(self, path: str) -> Sink:
         with _store_errors("create", self.where(path)):
@@ -418,3 +433,12 @@ def open_storage(uri: str) -> Storage:
         if key not in _opened:
             _opened[key] = LocalStorage(key[1]) if key[1].startswith("file:") else ObjectStorage(key[1])
         return _opened[key]
+
+
+def _after_fork_in_child() -> None:
+    """Another thread of the parent may have held the lock."""
+    global _opening
+    _opening = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

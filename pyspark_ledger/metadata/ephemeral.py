@@ -67,6 +67,7 @@ class Ephemeral(Generic[R]):
         self._key, self._record, self._what, self._guard = key, record, what, guard
         self._keeping: Chore | None = None
         self._leaving = False
+        self._may_arrive = False  # a create was sent, and its answer never came: it may arrive after we have left
         self._lock = threading.RLock()  # the background thread uses this object too
 
     # -- in transactions that change the record ----------------------------------------------------------------
@@ -110,6 +111,7 @@ class Ephemeral(Generic[R]):
                 self._delete(other)
 
     def _is_there(self) -> bool | None:
+        self._may_arrive = True
         self._metadata.sync()
         found = self._metadata.read(self._key)
         return None if found is None else self._is_ours(found.record)
@@ -131,7 +133,10 @@ class Ephemeral(Generic[R]):
             with self._lock:
                 self._remove()
         except LedgerError:
-            self.abandon()
+            self.abandon(may_arrive=self._may_arrive)
+            return
+        if self._may_arrive:
+            self.abandon(may_arrive=True)
 
     def _remove(self) -> None:
         self._metadata.sync()

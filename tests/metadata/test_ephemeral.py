@@ -134,6 +134,40 @@ def test_a_create_that_arrives_after_its_call_has_given_up_is_removed_I16(server
     assert holder(server) is None
 
 
+def left_late(server, clock) -> MemoryMetadata:
+    """The first sending hangs, the second is applied, the holder works and leaves; then the first one arrives."""
+    faults = Faults(max_delay=10_000)
+    metadata = MemoryMetadata(server, faults, clock)
+    faults.next_transact("delayed")
+    held = lock(metadata, "a", clock)
+    assert held.take() is None
+    held.release()
+    assert holder(server) is None
+    server.deliver_delayed()
+    assert holder(server) == "a"
+    return metadata
+
+
+def test_a_create_that_arrives_after_its_holder_has_left_is_removed_in_the_background_I16(server):
+    clock = SeededClock()
+    metadata = left_late(server, clock)
+    clock.sleep(2)
+    metadata.chores.run_due()
+    assert holder(server) is None
+    clock.sleep(Limits().leftover_s)
+    metadata.chores.run_due()
+    assert metadata.chores.leftovers == set()  # and then nobody looks for it any more
+
+
+def test_a_create_that_arrives_after_its_holder_has_left_is_in_nobodys_way_in_the_same_process_I16(server):
+    clock = SeededClock()
+    metadata = left_late(server, clock)
+    assert lock(metadata, "b", clock).take() is None
+    clock.sleep(2)
+    metadata.chores.run_due()
+    assert holder(server) == "b"
+
+
 def test_a_pin_is_moved_and_made_again_where_it_was_moved_to(server):
     metadata, key = MemoryMetadata(server), PinKey("topic", "p")
     pin = Ephemeral(metadata, Limits(), SeededClock(), key, Pin(Position(0, 0, 0)), "a pin")
