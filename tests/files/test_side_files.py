@@ -25,7 +25,10 @@ DAMAGE = {
 
 @pytest.fixture
 def storage(tmp_path):
-    return open_storage(str(tmp_path))
+    storage = open_storage(str(tmp_path))
+    for folder in ("topic", "values"):
+        storage.make_folder(folder)
+    return storage
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

@@ -170,7 +170,11 @@ def test_a_file_is_never_overwritten(tmp_path):
 
 @pytest.fixture(params=["folder", "s3"])
 def storage(request, tmp_path) -> Storage:
-    return open_storage(str(tmp_path / "root") if request.param == "folder" else request.getfixturevalue("s3_root"))
+    uri = str(tmp_path / "root") if request.param == "folder" else request.getfixturevalue("s3_root")
+    storage = open_storage(uri)
+    for folder in ("", "a"):
+        storage.make_folder(folder)
+    return storage
 
 
 def test_a_file_that_is_not_there_is_an_error_that_names_it(storage):
@@ -188,10 +192,12 @@ def test_a_write_that_fails_is_an_error_and_closes_its_file(tmp_path, monkeypatc
     def full(fd, data):
         raise OSError(errno.ENOSPC, "the disk is full")
 
+    storage = open_storage(str(tmp_path))
+    storage.make_folder("a")
     before = len(os.listdir("/dev/fd"))
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(Unavailable, match="the disk is full"):
-        open_storage(str(tmp_path)).write("a/b", b"x")
+        storage.write("a/b", b"x")
     monkeypatch.undo()
     assert len(os.listdir("/dev/fd")) == before
 
@@ -276,13 +282,13 @@ def test_a_file_in_place_of_a_folder_is_told_I16(tmp_path):
 
 
 @pytest.mark.parametrize("call", [call for call in CALLS if call != "map"])
-def test_what_an_object_store_refuses_has_a_code_and_the_object_I16(call):
+def test_what_an_object_store_refuses_has_a_code_and_the_object_I16(call, monkeypatch):
     class Refusing:
         def __getattr__(self, name: str) -> object:
             raise OSError("AWS Error ACCESS_DENIED")
 
     storage = ObjectStorage("s3://bucket/prefix?region=eu-west-1")
-    storage._fs = Refusing()
+    monkeypatch.setattr(ObjectStorage, "_fs", Refusing())
     said = told(storage, call)
     assert said.startswith("[LEDGER_STORAGE_UNAVAILABLE]")
     assert "s3://bucket/prefix" in said

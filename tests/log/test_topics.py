@@ -92,7 +92,7 @@ def test_a_key_that_is_no_column_is_refused_with_the_nearest_one_and_nothing_is_
 
 
 def test_a_topic_that_is_not_there_is_an_error_with_the_nearest_name(server):
-    with pytest.raises(NotFound, match=r"LEDGER_TOPIC_NOT_FOUND.*'ordres'.*a first write makes it"):
+    with pytest.raises(NotFound, match=r"LEDGER_TOPIC_NOT_FOUND.*'ordres'.*a first write through Spark makes it"):
         topics.get_topic(client(server), "ordres")
     topics.create_topic(client(server), "orders", SCHEMA)
     with pytest.raises(NotFound, match=r"did you mean 'orders'\?"):
