@@ -30,6 +30,8 @@ _COMMIT_PROCESS = "pyspark.sql.worker.python_streaming_sink_runner"
 class LedgerDataSource(DataSource):
     """``spark.read``, ``spark.readStream``, ``df.write`` and ``df.writeStream`` with ``format("ledger")``."""
 
+    _schema_is_the_topics = False  # Spark asks for the schema only if the user gave none, and keeps the instance then
+
     @classmethod
     def name(cls) -> str:
         return "ledger"
@@ -38,6 +40,7 @@ class LedgerDataSource(DataSource):
         from pyspark_ledger.datasource.options import ReadOptions
         from pyspark_ledger.datasource.planning import topic_schema
 
+        self._schema_is_the_topics = True
         return topic_schema(ReadOptions.parse(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -50,7 +53,8 @@ class LedgerDataSource(DataSource):
         from pyspark_ledger.datasource.options import ReadOptions
         from pyspark_ledger.datasource.stream_reader import LedgerStreamReader
 
-        return LedgerStreamReader(ReadOptions.parse(self.options), schema)
+        options = ReadOptions.parse(self.options)
+        return LedgerStreamReader(options, schema, options.fails_on_new_columns(given=not self._schema_is_the_topics))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pyspark_ledger.datasource.options import WriteOptions

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pyspark_ledger.base import names
 from pyspark_ledger.dedup.id_ranges import IdColumns
@@ -24,7 +24,7 @@ BOTH = ("zookeeper", "zookeeper.password", "storage", "topic")
 READ = (
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "maxRowsPerTrigger",
     "maxBytesPerTrigger", "minRowsPerTrigger", "maxTriggerDelay", "columns", "minPartitions", "includeMetadata",
-    "failOnDataLoss", "subscription", "subscriptionType", "readCompacted",
+    "failOnDataLoss", "subscription", "subscriptionType", "readCompacted", "onSchemaChange",
 )  # fmt: skip
 WRITE = (
     "keyColumn", "versionColumn", "deduplication", "producerName", "producerColumn", "sequenceColumn", "sequenceId",
@@ -106,6 +106,17 @@ class ReadOptions:
     subscription: str
     subscription_type: SubscriptionType
     read_compacted: bool
+    on_schema_change: Literal["", "fail", "ignore"]  # empty: not given
+
+    def fails_on_new_columns(self, *, given: bool) -> bool:
+        """Whether a stream fails when the topic gets a column. Who chose the columns wants these and no others."""
+        chosen = "columns" if self.columns is not None else ".schema()" if given else ""
+        if chosen and self.on_schema_change == "fail":
+            raise InvalidInput(
+                f"option 'onSchemaChange' is 'fail', and {chosen} says which columns are read: give one of them",
+                "LEDGER_INVALID_OPTION",
+            )
+        return not chosen and self.on_schema_change != "ignore"
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -135,6 +146,7 @@ class ReadOptions:
             subscription=take("subscription", _subscription, ""),
             subscription_type=take("subscriptionType", _one_of("exclusive", "failover"), "exclusive"),
             read_compacted=take("readCompacted", _boolean, False),
+            on_schema_change=take("onSchemaChange", _one_of("fail", "ignore"), ""),
         )
 
 

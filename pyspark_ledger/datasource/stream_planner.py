@@ -17,6 +17,7 @@ from pyspark_ledger.datasource.executor.reading import LedgerPartition
 from pyspark_ledger.datasource.offsets import INITIAL, Offset
 from pyspark_ledger.datasource.options import ReadOptions
 from pyspark_ledger.datasource.planning import check_asked_schema, open_log, share_out
+from pyspark_ledger.datasource.schema_change import SchemaWatch
 from pyspark_ledger.datasource.subscription import BatchStart, Subscription
 from pyspark_ledger.errors import DataLoss
 from pyspark_ledger.log import generations, places, scan
@@ -31,11 +32,12 @@ logger = logging.getLogger(__name__)
 class StreamPlanner:
     """One for each query, for as long as it runs."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._options, self._schema = options, schema
+    def __init__(self, options: ReadOptions, schema: StructType, fail_on_new_columns: bool = False) -> None:
+        self._options, self._schema, self._fail_on_new_columns = options, schema, fail_on_new_columns
         self._opened: Log | None = None
         self._subscription: Subscription | None = None
         self._pin: Pinned | None = None
+        self._schema_watch: SchemaWatch | None = None
         self._start: Position | None = None
         self._stop: Position | None = None  # endingOffsets
         self._target: Position | None = None  # the end that Trigger.AvailableNow fixed
@@ -71,13 +73,29 @@ class StreamPlanner:
         end = min(p for p in (view.head.end, self._ending(log, view), self._target) if p is not None)
         if begin >= end:
             return nothing_new
-        if not everything and self._waits_for_more(log, view, begin, end):
+        change = self._schema_change(log, view, begin, end)
+        if change is not None:
+            end = change
+        elif not everything and self._waits_for_more(log, view, begin, end):
             return nothing_new
+        planned = self._plan(log, view, at, first, end, everything=everything)
+        if planned is None and change is not None:
+            assert self._schema_watch is not None
+            raise self._schema_watch.changed(change)
+        return nothing_new if planned is None else planned.to_json()
+
+    def _plan(
+        self, log: Log, view: View, at: Offset | None, first: BatchStart, end: Position, *, everything: bool
+    ) -> Offset | None:
+        """A batch that goes up to ``end``, or as far as the limits allow; None if there is no record."""
+        begin = first.position
+        if begin >= end:
+            return None
         generation, base = self._compacted(view, end, at, first)
         limits = (None, None) if everything else (self._options.max_rows, self._options.max_bytes)
         position, rows = ReadSource(log, view, generation, base).advance(begin, end, *limits)
         if rows == 0:
-            return nothing_new  # a ledger was sealed: only the position's number has changed
+            return None  # a ledger was sealed: only the position's number has changed
         self._last_batch_at = log.clock.monotonic()
         planned = Offset(log.topic.uuid, position, first.start, first.revision, first.epoch)
         if self._options.read_compacted:
@@ -87,7 +105,7 @@ class StreamPlanner:
             log.topic.name, begin, position, rows, self._options.subscription, first.revision, first.epoch,
             planned.generation or 0,
         )  # fmt: skip
-        return planned.to_json()
+        return planned
 
     def topic_end(self) -> dict[str, Any]:
         log, view = self._current()
@@ -121,7 +139,7 @@ class StreamPlanner:
             self._subscription.leave()
         if self._pin is not None:
             self._pin.release()
-        self._opened = self._subscription = self._pin = None
+        self._opened = self._subscription = self._pin = self._schema_watch = None
 
     # -- the topic -----------------------------------------------------------------------------------------
 
@@ -190,6 +208,15 @@ class StreamPlanner:
             self._last_batch_at = now
         waited = now - self._last_batch_at
         return waited < options.max_delay_s and scan.count(log, view, begin, end) < options.min_rows
+
+    def _schema_change(self, log: Log, view: View, begin: Position, end: Position) -> Position | None:
+        """Where in [begin, end) records begin to have columns that the query does not know, if it is to fail then."""
+        if not self._fail_on_new_columns:
+            return None
+        if self._schema_watch is None:
+            self._schema_watch = SchemaWatch(log, self._schema.names)
+        change = self._schema_watch.first_change(view, begin)
+        return change if change is not None and change < end else None
 
     # -- compacted reads -----------------------------------------------------------------------------------
 

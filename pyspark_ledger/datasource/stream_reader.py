@@ -31,8 +31,8 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One instance lives on the driver as long as the query runs and makes every plan; other, pickled instances run
     :meth:`read` on executors. So the constructor opens nothing, and data reaches ``read`` only in partitions."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._options, self._schema = options, schema
+    def __init__(self, options: ReadOptions, schema: StructType, fail_on_new_columns: bool = False) -> None:
+        self._options, self._schema, self._fail_on_new_columns = options, schema, fail_on_new_columns
         self._lazy_planner: StreamPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -43,7 +43,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._lazy_planner is None:
             from pyspark_ledger.datasource.stream_planner import StreamPlanner
 
-            self._lazy_planner = StreamPlanner(self._options, self._schema)
+            self._lazy_planner = StreamPlanner(self._options, self._schema, self._fail_on_new_columns)
         return self._lazy_planner
 
     def prepareForTriggerAvailableNow(self) -> None:

@@ -121,6 +121,7 @@ def test_what_spark_adds_by_itself_is_not_unknown():
         ("endingTimestamp", "2026-13-01", "ISO 8601"),
         ("includeMetadata", "yes", "true or false"),
         ("failOnDataLoss", "1", "true or false"),
+        ("onSchemaChange", "stop", "fail, ignore"),
         ("columns", "a,,b", "column names"),
         ("columns", "a,a", "each once"),
         ("zookeeper", "  ", "not be empty"),

@@ -217,7 +217,7 @@ def test_requests_are_timed_by_operation(server):
     topics.create_topic(metadata, "t", SCHEMA)
     topics.get_topic(metadata, "t")
     with pytest.raises(NotFound):
-        topics.get_topic(metadata, "u")
+        topics.get_topic(metadata, "u")  # is looked for again after a sync
 
     def count(operation):
         return registry.get_sample_value("ledger_zookeeper_request_duration_seconds_count", {"operation": operation})

@@ -1,0 +1,50 @@
+"""A topic that gets a column while a stream runs: the stream's columns were fixed when it was loaded, and rows that it
+copied without the new one would lack it for good."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from pyspark_ledger.base.position import Position
+from pyspark_ledger.errors import Conflict
+from pyspark_ledger.log.log import Log, View
+
+
+class SchemaWatch:
+    """Finds the first commit with columns that a stream does not know. Costs nothing until the topic gets a column."""
+
+    def __init__(self, log: Log, columns: Iterable[str]) -> None:
+        self._log, self._columns = log, frozenset(columns)
+        self._known = -1  # all schemas up to this one have only columns that the stream knows
+        self._found: tuple[Position, Position] | None = None  # searched from, and what was found
+
+    def first_change(self, view: View, begin: Position) -> Position | None:
+        """Where the first commit begins that ends after ``begin`` and has such columns; None: there is none."""
+        while self._known < view.head.schema_id and not self._new_columns(self._known + 1):
+            self._known += 1
+        if self._known >= view.head.schema_id:
+            return None
+        if self._found is None or begin < self._found[0]:
+            self._found = begin, self._search(view, begin)
+        return self._found[1]
+
+    def _search(self, view: View, begin: Position) -> Position:
+        """The schemas of commits only ever grow, so this is a binary search."""
+        first = next(self._log.commits_from(view, begin)).number
+        numbers = range(first, view.head.next_commit)
+        at = bisect_left(numbers, self._known + 1, key=lambda number: self._log.commit(view, number).schema_id)
+        commit = self._log.commit(view, numbers[at])
+        return Position(commit.ledger, commit.first_entry, 0)
+
+    def _new_columns(self, schema_id: int) -> list[str]:
+        return [name for name in self._log.schema(schema_id).names if name not in self._columns]
+
+    def changed(self, change: Position) -> Conflict:
+        new = ", ".join(f"'{name}'" for name in self._new_columns(self._known + 1))
+        return Conflict(
+            f"topic '{self._log.topic.name}' got columns that this stream does not have: {new}, from {change} on. All "
+            "records before that have been read. Load the stream again (spark.readStream) and start its query again: "
+            "it goes on there, with the new columns. To go on without them, set onSchemaChange=ignore",
+            "LEDGER_SCHEMA_CHANGED",
+        )
