@@ -50,7 +50,7 @@ class Subscription:
         node = CursorNode(log, name)
         node.ensure(start)
         self._attachment = Attachment(node, kind, f"a query in {this_process()}")
-        self._attachment.attach()
+        self._attached_under: int | None = self._attachment.attach().epoch  # None: the checkpoint was compared with it
         self._restore_signal = _on_sigterm(self._attachment.detach)
         self._moving: _Moving | None = None  # since a batch was last wanted while the cursor is being moved
 
@@ -59,6 +59,7 @@ class Subscription:
         that the query repeats its last answer. A query that has none waits, and so does one that would end by
         repeating it (``last_chance``); a reset that takes no end is an error."""
         cursor = self._attachment.verified()
+        self._check_identity(at)
         moving = _Moving(self._attachment)
         while cursor.reviser and self._attachment.is_under_revision():
             if at is not None and not last_chance:
@@ -73,17 +74,29 @@ class Subscription:
             if at.revision == cursor.revision:
                 return BatchStart(at.position, None, cursor.revision, cursor.epoch)
         if at is not None and at.revision > cursor.revision:
-            raise Conflict(
-                f"the checkpoint knows revision {at.revision} of subscription '{cursor.name}', which is at "
-                f"{cursor.revision}: it was deleted and made again. Start with a new checkpoint",
-                "LEDGER_CURSOR_RECREATED",
-            )
+            raise self._recreated(f"revision {at.revision}", f"is at {cursor.revision}")
         begin = cursor.mark_delete
         if at is not None and at.revision >= cursor.last_backward_revision:  # later revisions only moved it forward
             begin = max(begin, at.position)
         return BatchStart(begin, begin, cursor.revision, cursor.epoch)
 
+    def _check_identity(self, at: Offset | None) -> None:
+        """Offsets do not say of which cursor they are. But epochs only grow, and attaching has raised this one's: a
+        checkpoint that was written before and knows this epoch, or a later one, is of another cursor."""
+        attached_under = self._attached_under
+        if at is not None and attached_under is not None and at.epoch >= attached_under:
+            raise self._recreated(f"epoch {at.epoch}", f"was at {attached_under - 1}")
+        self._attached_under = None  # what comes next was planned by this query itself
+
+    def _recreated(self, known: str, found: str) -> Conflict:
+        return Conflict(
+            f"the checkpoint knows {known} of subscription '{self._attachment.node.name}', which {found}: it was "
+            "deleted and made again, or the checkpoint belongs to another subscription. Start with a new checkpoint",
+            "LEDGER_CURSOR_RECREATED",
+        )
+
     def done(self, end: Offset) -> None:
+        self._check_identity(end)
         self._attachment.acknowledge(end.position, end.revision)
 
     def is_void(self, end: Offset) -> bool:
