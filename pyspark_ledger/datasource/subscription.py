@@ -53,6 +53,7 @@ class Subscription:
         self._attachment = Attachment(node, kind, f"a query in {this_process()}")
         self._attached = self._attachment.attach()  # the cursor at that moment
         self._told = False
+        self._attached_under: int | None = self._attached.epoch  # None: the checkpoint was compared with it
         self._restore_signal = _on_sigterm(self._attachment.detach)
         self._being_reset: _BeingReset | None = None  # set while batches wait for the end of a reset
 
@@ -62,6 +63,7 @@ class Subscription:
         None while the cursor is being reset: the query then repeats its last answer. If it has none yet, or would end
         by repeating it (``last_chance``), this waits for the end of the reset instead, and raises if there is none."""
         cursor = self._attachment.verified()
+        self._check_identity(at)
         being_reset = _BeingReset(self._attachment)
         while cursor.reviser and self._attachment.is_under_revision():
             if at is not None and not last_chance:
@@ -76,11 +78,7 @@ class Subscription:
             if at.revision == cursor.revision:
                 return self._go_on(at, cursor)
         if at is not None and at.revision > cursor.revision:
-            raise Conflict(
-                f"the checkpoint knows revision {at.revision} of subscription '{cursor.name}', which is at "
-                f"{cursor.revision}: it was deleted and recreated. Start with a new checkpoint",
-                "LEDGER_CURSOR_RECREATED",
-            )
+            raise self._recreated(f"revision {at.revision}", f"is at {cursor.revision}")
         begin = cursor.mark_delete
         if at is not None and at.revision >= cursor.last_backward_revision:  # later revisions only moved it forward
             begin = max(begin, at.position)
@@ -100,7 +98,23 @@ class Subscription:
             )  # fmt: skip
         return BatchStart(acknowledged, acknowledged, cursor.revision, cursor.epoch)
 
+    def _check_identity(self, at: Offset | None) -> None:
+        """Offsets do not say of which cursor they are. But epochs only grow, and attaching has raised this one's: a
+        checkpoint that was written before and knows this epoch, or a later one, is of another cursor."""
+        attached_under = self._attached_under
+        if at is not None and attached_under is not None and at.epoch >= attached_under:
+            raise self._recreated(f"epoch {at.epoch}", f"was at {attached_under - 1}")
+        self._attached_under = None  # what comes next was planned by this query itself
+
+    def _recreated(self, known: str, found: str) -> Conflict:
+        return Conflict(
+            f"the checkpoint knows {known} of subscription '{self._attachment.node.name}', which {found}: it was "
+            "deleted and recreated, or the checkpoint belongs to another subscription. Start with a new checkpoint",
+            "LEDGER_CURSOR_RECREATED",
+        )
+
     def done(self, end: Offset) -> None:
+        self._check_identity(end)
         self._acknowledge(end)
 
     def _acknowledge(self, done: Offset) -> Cursor | None:

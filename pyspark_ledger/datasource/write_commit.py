@@ -72,7 +72,8 @@ def _commit(
         admission=_admission(log, options, plan, staged, batch_id),
     )
     appended = append(log, batch)
-    if appended.duplicate and batch_id is not None and not batch_id.digest:
+    has_rows = any(message.rows for message in staged)
+    if appended.duplicate and has_rows and batch_id is not None and not batch_id.digest:
         # Nothing but the id and the number of rows says that this is the same batch: a person who has reused an id by
         # mistake must see it, and warnings are all that Spark's Python processes show unless told otherwise.
         logger.warning(

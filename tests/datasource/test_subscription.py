@@ -359,6 +359,56 @@ def test_a_subscription_that_was_made_again_is_told_from_the_old_one(client, log
         Follower(client, offset=query.offset).batch()
 
 
+def test_a_subscription_that_was_made_again_at_the_same_revision_is_told_from_the_old_one(client, log):
+    """Epochs only grow, and every query that attaches raises them: a checkpoint that knows the epoch under which its
+    query now attaches knows another cursor."""
+    query = Follower(client)
+    query.batch()
+    query.batch()
+    query.stop()
+    client.cursor("t", "s").delete()
+    client.create_cursor("t", "s", Position(1, 0, 0))  # at another place: to go on at the old one would be silent
+    again = Follower(client, offset=query.offset)
+    for call in (again.batch, again.batch, lambda: again.reader.commit(query.offset)):
+        with pytest.raises(Conflict, match=r"LEDGER_CURSOR_RECREATED.*'s'.*made again.*new checkpoint"):
+            call()
+    again.stop()
+    assert mark(client) == Position(1, 0, 0)  # and nothing was acknowledged
+    fresh = Follower(client)
+    assert fresh.batch() == [15, 16, 17, 18]
+    fresh.stop()
+
+
+def test_a_subscription_made_again_that_others_have_used_as_often_is_not_told_from_the_old_one_yet(client, log):
+    """What offsets of format 2 must bring: the cursor's identity. Without it the query goes on where its checkpoint
+    says, and the new cursor moves along."""
+    query = Follower(client)
+    query.batch()
+    query.batch()
+    query.stop()
+    client.cursor("t", "s").delete()
+    for _ in range(2):
+        Follower(client).stop()  # others attach, and raise the epoch past the old one's
+    again = Follower(client, offset=query.offset)
+    assert again.batch() == [8, 9, 10, 11]
+    again.stop()
+    assert mark(client) == Position(0, 2, 2)
+
+
+def test_restarts_and_another_checkpoint_in_between_are_not_taken_for_another_subscription(client, log):
+    first = Follower(client)
+    first.batch()
+    for _ in range(3):
+        first.stop()
+        other = Follower(client)
+        other.batch()
+        other.stop()
+        client.cursor("t", "s").redeliver()
+        first = Follower(client, offset=first.offset)
+        first.batch()
+    first.stop()
+
+
 def test_a_topic_deleted_under_a_query_is_an_error_by_name_and_leaves_no_node(client, log):
     query = Follower(client)
     query.batch()

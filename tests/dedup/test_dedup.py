@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pyspark_ledger.append import append as protocol
@@ -22,6 +24,7 @@ STATE = ProducerState("p", 7, "query", "run-2", ("run-0", "run-1"), b"digest", 1
         (BatchId(9, "query", "run-3"), 5, False),  # holes are fine: empty batches make no commit
         (BatchId(7, "query", "run-3", b"digest"), None, True),
         (BatchId(7, "query", "run-3", b""), 100, True),  # no offset log to compare: the count must agree
+        (BatchId(7, "query", "run-3", b""), 0, True),  # the batch was discarded: it adds nothing in any case
     ],
 )
 def test_new_and_replayed_batches_are_told_apart_I5(batch, records, replay):
@@ -42,6 +45,12 @@ def test_anything_else_is_an_error_never_a_silent_drop_I6(batch, records, error,
     with pytest.raises(error) as caught:
         is_replay(STATE, batch, records, "t")
     assert caught.value.code == code
+
+
+def test_a_batch_write_without_rows_under_an_id_that_had_some_is_an_error():
+    nightly = replace(STATE, query="", run="", past_runs=(), digest=b"")
+    with pytest.raises(Conflict, match=r"LEDGER_SEQUENCE_REUSED.*0 records, the log has 100 records"):
+        is_replay(nightly, BatchId(7), 0, "t")
 
 
 def test_an_owned_name_says_both_sides_and_the_way_out():
