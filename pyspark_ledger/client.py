@@ -398,6 +398,7 @@ def open_namespace(
     *,
     password: str | None = None,
     timeout_s: float = 30.0,
+    answered: bool = False,
     limits: Limits = DEFAULT_LIMITS,
     clock: Clock = SYSTEM_CLOCK,
 ) -> OpenNamespace:
@@ -405,7 +406,7 @@ def open_namespace(
     from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
 
     address = zookeeper_address(zookeeper)
-    metadata = ZooKeeperMetadata(address, timeout_s=timeout_s, password=password)
+    metadata = ZooKeeperMetadata(address, timeout_s=timeout_s, password=password, answered=answered)
     return OpenNamespace(metadata, storage, address=address, limits=limits, clock=clock)
 
 
@@ -425,13 +426,16 @@ _shared: dict[tuple[int, str, str | None, str | None], OpenNamespace] = {}
 _sharing = threading.Lock()
 
 
-def shared_namespace(zookeeper: str | None, storage: str | None, password: str | None) -> OpenNamespace:
+def shared_namespace(
+    zookeeper: str | None, storage: str | None, password: str | None, *, answered: bool = False
+) -> OpenNamespace:
     """One per process and namespace. Spark pools its driver-side Python processes and makes new readers and writers
-    for every batch: connecting each time would cost more than the commit."""
+    for every batch: connecting each time would cost more than the commit. ``answered``: ZooKeeper has answered the
+    process that planned this batch."""
     key = (os.getpid(), zookeeper_address(zookeeper), storage, password)
     with _sharing:
         for stale in [k for k in _shared if k[0] != key[0]]:
             del _shared[stale]  # inherited over a fork: not ours to use, nor to close
         if key not in _shared:
-            _shared[key] = open_namespace(key[1], storage, password=password)
+            _shared[key] = open_namespace(key[1], storage, password=password, answered=answered)
         return _shared[key]

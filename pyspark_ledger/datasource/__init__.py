@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -69,10 +70,11 @@ class LedgerDataSource(DataSource):
         from pyspark_ledger.datasource.write_plan import plan_write
         from pyspark_ledger.datasource.writer import LedgerStreamWriter
 
-        def plan() -> WritePlan:
-            return plan_write(WriteOptions.parse(self.options), schema, overwrite=overwrite, stream=True)
+        def plan(again: bool) -> WritePlan:
+            return plan_write(WriteOptions.parse(self.options), schema, overwrite=overwrite, stream=True, again=again)
 
-        return LedgerStreamWriter(dict(self.options), plan if _is_commit_process() else plan())
+        to_commit = _is_commit_process()
+        return LedgerStreamWriter(dict(self.options), partial(plan, again=True) if to_commit else plan(again=False))
 
 
 def _is_commit_process() -> bool:

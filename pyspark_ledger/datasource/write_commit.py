@@ -56,7 +56,7 @@ def _commit(
 ) -> None:
     if not any(message.rows or message.skipped for message in staged):
         return
-    log = writer_log(options)
+    log = writer_log(options, planned=True)
     if log.topic.uuid != plan.uuid:
         raise Conflict(
             f"topic '{options.topic}' was deleted and recreated while the batch was written: run it again",

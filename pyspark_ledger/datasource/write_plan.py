@@ -27,7 +27,10 @@ _REMEMBERED_PRODUCERS = 64  # sent to tasks when the driver cannot know which qu
 _KNOWN_PRODUCERS = 10_000  # more last ids than these are not sent to tasks
 
 
-def plan_write(options: WriteOptions, schema: StructType, *, overwrite: bool, stream: bool) -> WritePlan:
+def plan_write(
+    options: WriteOptions, schema: StructType, *, overwrite: bool, stream: bool, again: bool = False
+) -> WritePlan:
+    """``again``: for the commit of what another process has planned."""
     if overwrite:
         raise InvalidInput('a ledger is append only: use outputMode("append") or mode("append")', "LEDGER_APPEND_ONLY")
     if stream and options.sequence is not None:
@@ -39,7 +42,7 @@ def plan_write(options: WriteOptions, schema: StructType, *, overwrite: bool, st
     incoming = _stored(schemas.canonical(arrow_schema(schema)), options)
     if options.ids is not None:
         options.ids.check(incoming)
-    log = writer_log(options, incoming)
+    log = writer_log(options, incoming, planned=again)
     folders.prepare(log)
     view = log.view()
     if options.ids is not None or options.sequence is not None or (stream and options.deduplicate):
@@ -93,12 +96,15 @@ def _replay(state: ProducerState, checkpoint: Checkpoint) -> Replay:
 _logs: dict[tuple[int, int, str], Log] = {}
 
 
-def writer_log(options: WriteOptions, schema: pa.Schema | None = None) -> Log:
+def writer_log(options: WriteOptions, schema: pa.Schema | None = None, *, planned: bool = False) -> Log:
     """The topic's log; with a schema, the topic is created if it does not exist. Cached, so that what the log keeps in
     memory is not read again for every batch. A plan (with a schema) reads the head first, because another process may
-    have committed the last batch. A commit need not: if what is in memory is outdated, the head's version differs."""
+    have committed the last batch. A commit need not: if what is in memory is outdated, the head's version differs.
+
+    ``planned``: another process has planned the batch, so the address is right, and a ZooKeeper that does not listen
+    is being restarted. It gets its time: the work of the tasks would be lost."""
     connection = options.connection
-    namespace = shared_namespace(connection.zookeeper, connection.storage, connection.password)
+    namespace = shared_namespace(connection.zookeeper, connection.storage, connection.password, answered=planned)
     key = (os.getpid(), id(namespace), options.topic)
     log = _logs.get(key)
     if log is not None:

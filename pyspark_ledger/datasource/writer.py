@@ -11,6 +11,7 @@ the options as text.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -29,6 +30,9 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
         if not isinstance(self._made_or_to_make, WritePlan):
             self._made_or_to_make = self._made_or_to_make()
         return self._made_or_to_make
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_made_or_to_make": self._plan}  # a task gets a plan, and never makes one
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         origin = TaskOrigin.current()

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Deadline
-from pyspark_ledger.errors import InvalidInput, LedgerError, NotFound, Unavailable
+from pyspark_ledger.errors import InvalidInput, LedgerError, NotFound, Unavailable, disk_errors
 
 HOST = "127.0.0.1"
 # Below what Linux and macOS give to outgoing connections: a client that reconnects to a dead server on a port
@@ -37,6 +37,7 @@ _QUIET = ["-Dlog4j2.level=WARN", "-Dzookeeper.jmx.log4j.disable=true", "-Djava.n
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _START_TIMEOUT = 60.0
 _ATTEMPTS = 4
+_NOT_STARTED = "LEDGER_ZOOKEEPER_NOT_STARTED"
 _TAIL_BYTES = 4_000
 
 
@@ -319,10 +320,12 @@ class LocalZooKeeper:
 
     def _start_on_some_ports(self) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
-            self._members = self._new_members()
+            with disk_errors("write to", self._folder or self._data_dir or tempfile.gettempdir(), _NOT_STARTED):
+                self._members = self._new_members()
             try:
                 for member in self._members:
-                    member.launch(self._command)
+                    with disk_errors("start the server in", member.folder, _NOT_STARTED):
+                        member.launch(self._command)
                 self._await_ready(self._members)
                 return
             except Unavailable as error:
@@ -363,7 +366,7 @@ class LocalZooKeeper:
                 late = ended or waiting[0]
                 what = "ended at once" if ended else f"does not serve after {_START_TIMEOUT:g} s"
                 text = f"ZooKeeper server {late.number - 1} {what}; its log ends:\n{late.tail()}"
-                raise Unavailable(text, "LEDGER_ZOOKEEPER_NOT_STARTED")
+                raise Unavailable(text, _NOT_STARTED)
             waiting = [member for member in waiting if not member.ready]
             if waiting:
                 SYSTEM_CLOCK.sleep(0.05)
@@ -380,7 +383,9 @@ def _pid_file(path: str | None) -> Iterator[None]:
     if path is None:
         yield
         return
-    with open(path, "a+") as file:
+    with contextlib.ExitStack() as stack:
+        with disk_errors("write", path, _NOT_STARTED):
+            file = stack.enter_context(open(path, "a+"))
         deadline = Deadline(SYSTEM_CLOCK, 1.0)  # somebody may be looking at this moment
         while not _lock(file, fcntl.LOCK_EX):
             if deadline.passed:

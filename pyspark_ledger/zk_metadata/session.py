@@ -31,6 +31,9 @@ _RECONNECT_MAX_S = 2.0
 # it is most likely wrong. One that has answered before is being restarted, and gets all the time that the caller has.
 _REFUSED_S = 3.0
 _LOOK_EVERY_S = 0.5
+_answered: set[str] = (
+    set()
+)  # the servers of every address that has answered this process, or the one it was forked from
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +94,11 @@ def _all_refuse(servers: str) -> bool:
 class Connection:
     """A client that was started, and what is known about its sessions."""
 
-    def __init__(self, address: Address, lost: int = 0, worked: bool = False) -> None:
+    def __init__(self, address: Address, lost: int = 0) -> None:
         self.users: set[Lease] = set()
         self.lost = lost  # sessions lost so far: a new one may be served by a follower that lags
         self.synced = lost
         self.dead = False
-        self.worked = worked  # whether this process was ever connected to the address
         self._refused_since: float | None = None
         self._servers = address.servers
         self.client: Any = KazooClient(
@@ -140,29 +142,32 @@ class Connection:
 
     def _state_changed(self, state: str) -> None:
         # Runs on kazoo's connection thread, before the requests of the lost session fail: must not block.
-        self.worked = self.worked or state == KazooState.CONNECTED
+        if state == KazooState.CONNECTED:
+            _answered.add(self._servers)
         if state == KazooState.LOST:
             self.lost += 1
             self.dead = self.client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
 
 
 class Lease:
-    """One user's share of the process's connection to an address."""
+    """One user's share of the process's connection to an address. ``answered``: the address has answered another
+    process that works on the same thing, and so is not wrong."""
 
-    def __init__(self, address: Address) -> None:
-        self.address = address
+    def __init__(self, address: Address, answered: bool = False) -> None:
+        self.address, self._answered = address, answered
         self._closed = False
 
     def connection(self, deadline: Deadline) -> Connection:
         """Connected at this moment, or Unavailable when the deadline passes: then nothing was sent."""
         connection = self._share()
-        while not connection.wait(deadline.remaining if connection.worked else min(_LOOK_EVERY_S, deadline.remaining)):
+        patient = self._answered or self.address.servers in _answered
+        while not connection.wait(deadline.remaining if patient else min(_LOOK_EVERY_S, deadline.remaining)):
             if deadline.passed:
                 raise Unavailable(
                     f"ZooKeeper at {self.address.servers} does not answer: is it running, and is the option "
                     "zookeeper right?"
                 )
-            if not connection.worked and connection.refused_for_too_long():
+            if not patient and connection.refused_for_too_long():
                 raise Unavailable(
                     f"nothing listens at {self.address.servers}: is ZooKeeper running there, and is the option "
                     "zookeeper right?"
@@ -192,7 +197,7 @@ class Lease:
 def _replacement(dead: Connection, address: Address) -> Connection:
     """kazoo gave up on a client, so its session is gone: the next one must sync before it reads."""
     dead.stop()
-    successor = Connection(address, lost=dead.lost, worked=dead.worked)
+    successor = Connection(address, lost=dead.lost)
     successor.users, successor.synced = dead.users, -1
     return successor
 
@@ -201,13 +206,12 @@ class _Registry:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self._connections: dict[tuple[int, Address], Connection] = {}
-        self._answered: set[Address] = set()  # by connections that were closed since
 
     def share(self, lease: Lease) -> Connection:
         key = (os.getpid(), lease.address)
         found = self._connections.get(key)
         if found is None:
-            found = self._connections[key] = Connection(lease.address, worked=lease.address in self._answered)
+            found = self._connections[key] = Connection(lease.address)
         elif found.dead:
             found = self._connections[key] = _replacement(found, lease.address)
         found.users.add(lease)
@@ -223,11 +227,7 @@ class _Registry:
         if found is None:
             return None
         found.users.discard(lease)
-        if found.users:
-            return None
-        if found.worked:
-            self._answered.add(lease.address)
-        return self._connections.pop(key)
+        return None if found.users else self._connections.pop(key)
 
     def forget_in_child(self) -> None:
         for connection in self._connections.values():

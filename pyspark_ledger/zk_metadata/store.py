@@ -67,8 +67,9 @@ T = TypeVar("T")
 class ZooKeeperMetadata(Metadata):
     """A namespace in ZooKeeper, given by a connect string such as ``host:2181,host:2181/prod/ledger``.
 
-    ``timeout_s`` limits every call. With a ``password`` (``user:password``, scheme digest) what is created
-    belongs to that user alone. An instance may be used from several threads and after a fork; it can't be
+    ``timeout_s`` limits every call. ``answered`` says that the address has answered another process, so that it gets
+    all that time also when nothing listens there at first. With a ``password`` (``user:password``, scheme digest) what
+    is created belongs to that user alone. An instance may be used from several threads and after a fork; it can't be
     pickled.
     """
 
@@ -79,6 +80,7 @@ class ZooKeeperMetadata(Metadata):
         timeout_s: float = 30.0,
         session_timeout_s: float = 10.0,
         password: str | None = None,
+        answered: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         servers, self._root = split_connect_string(hosts)
@@ -89,7 +91,7 @@ class ZooKeeperMetadata(Metadata):
         self._timeout_s = timeout_s
         self._clock = clock
         self._has_containers = False
-        self._lease = Lease(Address(servers, password, session_timeout_s))
+        self._lease = Lease(Address(servers, password, session_timeout_s), answered)
         self._chores = Chores(clock, background=True)
         try:
             self._lease.connection(self._deadline())

@@ -112,10 +112,8 @@ def test_a_topic_is_made_from_sql_types_and_deleted_only_with_yes(client):
     assert client.topic("sales").uuid == made["uuid"]
     assert client.topic("sales").key == "id"
     again = run(client, "topics", "create", "sales", "--schema", "id bigint")
-    assert (again.exit_code, again.stderr) == (
-        1,
-        "Error: [LEDGER_TOPIC_EXISTS] topic 'sales' exists already: use it, or choose another name\n",
-    )
+    expected = "Error: [LEDGER_TOPIC_EXISTS] topic 'sales' exists already: use it, or choose another name\n"
+    assert (again.exit_code, again.stderr) == (1, expected)
 
     refused = run(client, "topics", "delete", "orders")
     assert (refused.exit_code, "100" in refused.stdout, "add --yes" in refused.stderr) == (1, True, True)

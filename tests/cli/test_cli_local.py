@@ -104,3 +104,13 @@ def test_a_home_that_cannot_be_made_is_told_with_a_code(home):
     told = run("up", "--port", str(*_free_ports(1)))
     assert (told.exit_code, len(told.stderr.splitlines())) == (1, 1)
     assert f"[LEDGER_HOME_UNAVAILABLE] cannot make the folder {home.folder}: File exists" in told.stderr
+
+
+def test_a_part_of_the_home_that_cannot_be_written_is_told_in_one_line(home):
+    home.folder.mkdir()
+    (home.folder / "zookeeper").write_text("a file")
+    told = run("up", "--port", str(*_free_ports(1)))
+    assert (told.exit_code, len(told.stderr.splitlines())) == (1, 1)
+    assert "[LEDGER_ZOOKEEPER_NOT_STARTED] " in told.stderr
+    assert "Traceback" not in told.stderr
+    assert home.pid is None

@@ -11,10 +11,11 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.client import LedgerClient, open_namespace
 from pyspark_ledger.datasource import _COMMIT_PROCESS, LedgerDataSource
 from pyspark_ledger.errors import Unavailable
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
+from pyspark_ledger.zk_metadata.session import _REFUSED_S
 
 SCHEMA = StructType([StructField("n", LongType())])
 NOBODY = {"zookeeper": "127.0.0.1:1", "topic": "out"}
@@ -26,8 +27,16 @@ def test_an_abort_raises_nothing_when_zookeeper_is_away(monkeypatch):
     started = time.monotonic()
     LedgerDataSource(NOBODY).streamWriter(SCHEMA, overwrite=False).abort([], 0)
     assert time.monotonic() - started < 2
-    with pytest.raises(Unavailable, match=r"\[LEDGER_UNAVAILABLE\] nothing listens at 127.0.0.1:1"):
+
+
+def test_a_commit_waits_for_a_zookeeper_that_is_restarted_after_the_plan_I16(monkeypatch):
+    """The process that commits is another one than the one that planned: it has never been connected."""
+    monkeypatch.setitem(sys.modules, _COMMIT_PROCESS, sys)
+    monkeypatch.setitem(open_namespace.__kwdefaults__, "timeout_s", _REFUSED_S + 2)
+    started = time.monotonic()
+    with pytest.raises(Unavailable, match=r"\[LEDGER_UNAVAILABLE\] ZooKeeper at 127.0.0.1:1 does not answer"):
         LedgerDataSource(NOBODY).streamWriter(SCHEMA, overwrite=False).commit([], 0)
+    assert time.monotonic() - started >= _REFUSED_S + 2
 
 
 def test_a_batch_is_not_begun_when_zookeeper_is_away():

@@ -250,3 +250,9 @@ def test_it_brings_no_heavy_import() -> None:
         "sys.exit(bool({'pyarrow', 'kazoo', 'pyspark', 'pandas'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_folder_that_cannot_be_written_is_told_with_a_code(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(Unavailable, match=r"LEDGER_ZOOKEEPER_NOT_STARTED.*write to .*file/data: Not a directory"):
+        LocalZooKeeper(data_dir=tmp_path / "file" / "data").start()
