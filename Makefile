@@ -26,12 +26,12 @@ $(PY):
 
 # What the demo needs, and nothing for tests.
 $(VENV)/.demo: pyproject.toml requirements.lock | $(PY)
-	@test -e $@ || echo "Installing Spark and what else the demo needs into $(VENV)"
+	@echo "Installing Spark and what else the demo needs into $(VENV)"
 	@$(PIP) -e '.[spark]'
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml requirements.lock | $(PY)
-	@test -e $@ || echo "Installing Spark, the test tools and the linters into $(VENV)"
+	@echo "Installing Spark, the test tools and the linters into $(VENV)"
 	@$(PIP) -e '.[dev]'
 	@touch $@ $(VENV)/.demo
 
