@@ -52,7 +52,7 @@ class Subscription:
         node.ensure(start)
         self._attachment = Attachment(node, kind, f"a query in {this_process()}")
         self._attached = self._attachment.attach()  # the cursor at that moment
-        self._told = False
+        self._warned = False
         self._attached_under: int | None = self._attached.epoch  # None: the checkpoint was compared with it
         self._restore_signal = _on_sigterm(self._attachment.detach)
         self._being_reset: _BeingReset | None = None  # set while batches wait for the end of a reset
@@ -90,8 +90,8 @@ class Subscription:
         acknowledged = self._attached.mark_delete
         if at.position >= acknowledged or at.revision != self._attached.revision:
             return BatchStart(at.position, None, cursor.revision, cursor.epoch)
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             logger.warning(
                 "topic=%s subscription=%s: the checkpoint is at %s, and others have acknowledged everything before %s: "
                 "going on from there", self._log.topic.name, cursor.name, at.position, acknowledged,
