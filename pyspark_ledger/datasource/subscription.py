@@ -102,14 +102,19 @@ class Subscription:
         """Offsets do not say of which cursor they are. But epochs only grow, and attaching has raised this one's: a
         checkpoint that was written before and knows this epoch, or a later one, is of another cursor."""
         attached_under = self._attached_under
-        if at is not None and attached_under is not None and at.epoch >= attached_under:
+        if at is not None and attached_under is not None and at.epoch >= attached_under and not self._is_past_end(at):
             raise self._recreated(f"epoch {at.epoch}", f"was at {attached_under - 1}")
         self._attached_under = None  # what comes next was planned by this query itself
+
+    def _is_past_end(self, at: Offset) -> bool:
+        """Then ZooKeeper was rolled back, the cursor's epoch too, and planning says so."""
+        return at.position > self._log.refresh(sync=True).head.end
 
     def _recreated(self, known: str, found: str) -> Conflict:
         return Conflict(
             f"the checkpoint knows {known} of subscription '{self._attachment.node.name}', which {found}: it was "
-            "deleted and recreated, or the checkpoint belongs to another subscription. Start with a new checkpoint",
+            "deleted and recreated, the checkpoint belongs to another subscription, or ZooKeeper was rolled back. "
+            "Start with a new checkpoint",
             "LEDGER_CURSOR_RECREATED",
         )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,7 @@ from pyspark_ledger.cli import main
 from pyspark_ledger.client import LedgerClient
 from pyspark_ledger.local.home import LocalHome
 from pyspark_ledger.local.zookeeper import LocalZooKeeper, _free_ports
+from tests.support.query import eventually
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 BAD = {
@@ -112,12 +114,12 @@ def test_a_zookeeper_that_goes_away_in_the_middle_of_a_write_is_told_with_the_li
         def feed() -> None:
             lines = [json.dumps({"id": n}) + "\n" for n in range(40)]
             with pipe.open("w") as out:
-                out.writelines(lines[:20])
+                out.writelines(lines[:21])  # ten are written when the next one comes
                 out.flush()
-                while _written(server.address) < 20:
-                    pass
+                with suppress(AssertionError):  # then the lines below tell
+                    eventually(lambda: _written(server.address) >= 20)
                 server.kill()
-                out.writelines(lines[20:])
+                out.writelines(lines[21:])
 
         feeding = threading.Thread(target=feed)
         feeding.start()

@@ -370,7 +370,7 @@ def test_a_subscription_that_was_made_again_at_the_same_revision_is_told_from_th
     client.create_cursor("t", "s", Position(1, 0, 0))  # at another place: to go on at the old one would be silent
     again = Follower(client, offset=query.offset)
     for call in (again.batch, again.batch, lambda: again.reader.commit(query.offset)):
-        with pytest.raises(Conflict, match=r"LEDGER_CURSOR_RECREATED.*'s'.*made again.*new checkpoint"):
+        with pytest.raises(Conflict, match=r"LEDGER_CURSOR_RECREATED.*'s'.*recreated.*new checkpoint"):
             call()
     again.stop()
     assert mark(client) == Position(1, 0, 0)  # and nothing was acknowledged
