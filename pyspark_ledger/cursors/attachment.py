@@ -24,6 +24,13 @@ from pyspark_ledger.metadata.records import Cursor, Holder
 logger = logging.getLogger(__name__)
 
 SubscriptionType = Literal["exclusive", "failover"]
+# Errors of an attach that has changed nothing; after any other one the cursor may name us.
+_NEVER_OWNER = {
+    "LEDGER_SUBSCRIPTION_BUSY",
+    "LEDGER_CURSOR_UNDER_REVISION",
+    "LEDGER_CURSOR_NOT_FOUND",
+    "LEDGER_TOPIC_DELETED",
+}
 
 
 class Attachment:
@@ -44,10 +51,9 @@ class Attachment:
         a living owner leaves."""
         try:
             return self._attach()
-        except (Conflict, CursorUnderRevision, NotFound):
-            raise  # we never became the owner
-        except BaseException:
-            self._leave_to_chores(may_arrive=True)
+        except BaseException as error:
+            if getattr(error, "code", "") not in _NEVER_OWNER:
+                self._leave_to_chores(may_arrive=True)
             raise
 
     def _attach(self) -> Cursor:

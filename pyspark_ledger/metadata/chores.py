@@ -32,6 +32,7 @@ class Chore:
     run: Callable[[], float | None]
     chores: Chores
     due: float
+    cleans_up: bool = False  # after a call that failed: worth a last try when the client closes
     failures: int = field(default=0)
     woken: bool = field(default=False)  # while it was running: what it has read may be outdated
 
@@ -59,8 +60,10 @@ class Chores:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def add(self, what: str, run: Callable[[], float | None], after_s: float = 0.0) -> Chore:
-        chore = Chore(what, run, self, self._clock.monotonic() + after_s)
+    def add(
+        self, what: str, run: Callable[[], float | None], after_s: float = 0.0, *, cleans_up: bool = False
+    ) -> Chore:
+        chore = Chore(what, run, self, self._clock.monotonic() + after_s, cleans_up)
         with self._changed:
             self._chores.append(chore)
             if self._background and not self._closed and self._thread is None:
@@ -126,12 +129,12 @@ class Chores:
             self.run_due()
 
     def close(self, *, connected: bool) -> None:
-        """Tries failed chores once more if ZooKeeper is connected. Nodes that are still left are deleted with the
+        """Tries once more to clean up, if ZooKeeper is connected. Nodes that are still left are deleted with the
         session."""
         with self._changed:
             self._closed = True
             self._changed.notify()
-            left = [chore for chore in self._chores if chore.failures]
+            left = [chore for chore in self._chores if chore.cleans_up]
         for chore in left if connected else ():
             self._run(chore)
 

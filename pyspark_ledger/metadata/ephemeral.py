@@ -169,7 +169,7 @@ class Ephemeral(Generic[R]):
                 leftovers.discard(self._record.id)
             return None
 
-        self._metadata.chores.add(f"{self._what}: removing it", run)
+        self._metadata.chores.add(f"{self._what}: removing it", run, cleans_up=True)
 
     # -- after a lost session ----------------------------------------------------------------------------------
 

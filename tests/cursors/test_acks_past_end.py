@@ -1,4 +1,4 @@
-"""ZooKeeper was set back: what was acknowledged past the end that is left does not move a cursor (I8, I18).
+"""ZooKeeper was rolled back: what was acknowledged past the end that is left does not move a cursor (I8, I18).
 
 New records would come to lie before such a cursor, and nobody would ever get them."""
 
@@ -19,6 +19,7 @@ from pyspark_ledger.errors import DataLoss
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.testing.memory import MemoryMetadata
 from tests.support.query import INITIAL
+from tests.support.rollback import restore, snapshot
 from tests.support.worlds import SMALL, World, append
 
 
@@ -31,20 +32,14 @@ def world(tmp_path):
     return world
 
 
-class SetBack:
+class RollBack:
     """ZooKeeper comes back from the snapshot of an earlier moment, and writers go on as if nothing had been."""
 
     def __init__(self, world) -> None:
-        self._world, server = world, world.server
-        self._values = {key: server.value(key, server.time) for key in list(server._keys)}
+        self._world, self._backup = world, snapshot(world.server)
 
     def __call__(self, *then: int) -> None:
-        server = self._world.server
-        with server.lock:
-            server.time += 1
-            for key in list(server._keys):
-                if self._values.get(key) is not server.value(key, server.time):
-                    server._set(key, self._values.get(key))
+        restore(self._world.server, self._backup)
         for number in then:
             append(self._world.log(), number)
 
@@ -71,14 +66,14 @@ class Session:
 
 
 def test_a_query_whose_checkpoint_is_past_the_end_does_not_move_the_cursor_there(world, monkeypatch, caplog):
-    set_back = SetBack(world)
+    roll_back = RollBack(world)
     for number in range(3, 8):
         append(world.log(), number)
     query = Session(world, monkeypatch)
     end = query.plan(INITIAL)
     assert (query.read(INITIAL, end), end["pos"]) == (list(range(8)), "0:8:0")
     query.reader.stop()
-    set_back()
+    roll_back()
 
     query = Session(world, monkeypatch)
     with caplog.at_level("WARNING"), pytest.raises(DataLoss, match=r"LEDGER_POSITION_PAST_END.*failOnDataLoss=false"):
@@ -99,13 +94,13 @@ def test_a_query_whose_checkpoint_is_past_the_end_does_not_move_the_cursor_there
 
 
 def test_after_a_refusal_a_new_checkpoint_reads_what_is_written_next(world, monkeypatch):
-    set_back = SetBack(world)
+    roll_back = RollBack(world)
     for number in range(3, 8):
         append(world.log(), number)
     query = Session(world, monkeypatch)
     end = query.plan(INITIAL)
     query.reader.stop()
-    set_back()
+    roll_back()
     query = Session(world, monkeypatch)
     with pytest.raises(DataLoss):
         query.plan(end)
@@ -120,11 +115,11 @@ def test_after_a_refusal_a_new_checkpoint_reads_what_is_written_next(world, monk
 @pytest.mark.parametrize("cumulative", [True, False])
 def test_a_consumer_that_read_more_than_is_left_does_not_move_the_cursor(world, cumulative):
     consumer = Consumer(world.log(watch=True), "s")
-    set_back = SetBack(world)
+    roll_back = RollBack(world)
     for number in range(3, 6):
         append(world.log(), number)
     messages = [consumer.receive(0) for _ in range(6)]
-    set_back(100, 101)
+    roll_back(100, 101)
     # As many changes of the head as before, so that its version does not tell.
     world.log().change_head(lambda head: replace(head, last_publish_ms=head.last_publish_ms + 1), "anything")
     if cumulative:

@@ -205,3 +205,15 @@ def test_a_forked_child_leaves_its_parents_chores_alone_and_can_have_its_own():
         os._exit(0 if len(chores._chores) <= 1 and done.wait(5) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     chores.close(connected=False)
+
+
+def test_a_client_that_closes_takes_back_what_its_failed_calls_left_also_if_nobody_has_tried_yet_I16(server):
+    """Clients of one process share a session, so closing one of them does not end what it held."""
+    metadata = Flaky(server)
+    held = lock(metadata)
+    held.take()
+    metadata.down = True
+    held.release()
+    metadata.down = False
+    metadata.chores.close(connected=True)
+    assert holder(server) is None
