@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c requirements.lock
 # Processes that run tests.
 WORKERS ?= 2
-PROTO := pyspark_ledger/zk_metadata/records
+PROTOS := pyspark_ledger/zk_metadata/records pyspark_ledger/zk_metadata/format1
 # pyproject.toml says which protoc is the oldest that is supported.
 GRPCIO_TOOLS = $(shell sed -n 's/^proto = \["\(.*\)"\]/\1/p' pyproject.toml)
 
@@ -93,8 +93,10 @@ soak: setup ## the long runs, and properties and state machines with new random 
 proto: ## generate the protobuf code again, with the oldest protoc that is supported
 	test -x $(VENV)/proto/bin/python || $(PYTHON) -m venv $(VENV)/proto
 	$(VENV)/proto/bin/python -m pip install --quiet --disable-pip-version-check '$(GRPCIO_TOOLS)' 'setuptools<81'
-	$(VENV)/proto/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(PROTO).proto
-	{ echo '# mypy: ignore-errors'; cat $(PROTO)_pb2.pyi; } > $(PROTO)_pb2.tmp && mv $(PROTO)_pb2.tmp $(PROTO)_pb2.pyi
+	$(VENV)/proto/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(addsuffix .proto,$(PROTOS))
+	for proto in $(PROTOS); do \
+	  { echo '# mypy: ignore-errors'; cat $${proto}_pb2.pyi; } > $${proto}_pb2.tmp && mv $${proto}_pb2.tmp $${proto}_pb2.pyi || exit 1; \
+	done
 
 # Each picture ends with the hash of its source, so that a test finds one that was not rendered again.
 .PHONY: pictures

@@ -74,7 +74,7 @@ with LocalZooKeeper() as zookeeper, tempfile.TemporaryDirectory() as folder:
         print("4. The query is the one that was started, and its checkpoint has only grown.")
         print(f"   same run: {query.isActive and query.runId == run}")
         for log in sorted(Path(folder, "cp", "offsets").glob("[0-9]*")):
-            offset = json.loads(log.read_text().splitlines()[-1])
+            offset = json.loads(log.read_text().splitlines()[-1])["topics"]["orders"]
             begins = f"begins at {offset['from']}" if "from" in offset else "begins where the last one ended"
             print(f"   checkpoint, batch {log.name}: revision {offset['rev']}, {begins}, ends at {offset['pos']}")
         stats = client.cursor("orders", "billing").stats()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.outbox.outbox import Dispatch as Dispatch
     from pyspark_ledger.outbox.outbox import Send as Send
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 # Silent unless the application configures logging: without this Python prints warnings to stderr.
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -14,7 +14,7 @@ from pyspark_ledger.append.append import append
 from pyspark_ledger.append.producer import Producer
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.limits import DEFAULT_LIMITS, Limits
-from pyspark_ledger.base.names import zookeeper_address
+from pyspark_ledger.base.names import query_of, zookeeper_address
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.compaction import run as compaction
 from pyspark_ledger.compaction.plan import check_compactable, state_slices
@@ -26,13 +26,13 @@ from pyspark_ledger.cursors.consumer import Consumer
 from pyspark_ledger.cursors.handle import CursorHandle, CursorStats
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import InvalidInput
-from pyspark_ledger.lifecycle import gc
+from pyspark_ledger.lifecycle import gc, repair
 from pyspark_ledger.log import policies, topics
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.log.policies import UNCHANGED, Unchanged
 from pyspark_ledger.log.reader import Reader
-from pyspark_ledger.metadata.port import CursorKey, RootKey
+from pyspark_ledger.metadata.port import CursorKey, PartKey
 from pyspark_ledger.metadata.records import Policies, ProducerState, Topic
 from pyspark_ledger.outbox.outbox import Dispatcher, Outbox
 from pyspark_ledger.tokens.tokens import Tokens
@@ -97,6 +97,7 @@ class LedgerClient:
         >>> client.topics()
         ['orders']
         """
+        self._namespace.metadata.sync()  # a server that is behind the others would leave out the newest
         return topics.list_topics(self._namespace.metadata)
 
     def topic(self, name: str) -> Topic:
@@ -108,11 +109,14 @@ class LedgerClient:
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic and its files. A topic that is made later under the same name is another topic: offsets and
-        tokens of the old one are refused by it.
+        tokens of the old one are refused by it, and queries that wrote to the old one do not write to it. A mark stays
+        on the name, so that no write makes the topic again unasked: :meth:`create_topic` does.
 
         :raises NotFound: there is no such topic.
+        :raises Unavailable: the storage is not there; nothing was deleted.
         """
         namespace = self._namespace
+        namespace.storage.check_marked()  # or its files would stay for ever where they are
         topic = topics.delete_topic(namespace.metadata, name, limits=namespace.limits, clock=namespace.clock)
         for path in list(namespace.storage.list(topic.uuid)):
             namespace.storage.delete(path)
@@ -239,8 +243,9 @@ class LedgerClient:
 
     def cursors(self, topic: str) -> list[CursorStats]:
         """All subscriptions of a topic: position, backlog, owner, epoch, revision."""
+        self._namespace.metadata.sync()
         log = self._namespace.log(topic)
-        keys = self._namespace.metadata.children(RootKey(log.topic.uuid))
+        keys = self._namespace.metadata.children(PartKey(log.topic.uuid, "subscriptions"))
         return [CursorHandle(log, key.name).stats() for key in keys if isinstance(key, CursorKey)]
 
     # -- tokens --------------------------------------------------------------------------------------------
@@ -293,11 +298,21 @@ class LedgerClient:
     def forget_producer(self, topic: str, name: str) -> None:
         """Lets a producer's name go, so that another query may use it. What it wrote stays.
 
+        The name ``spark-<query id>`` also stands for the query itself, whatever its producer is called: a query whose
+        topic was deleted may then go on in the next one of that name, which it makes if there is none.
+
+        :raises NotFound: there is no such topic.
         :raises InvalidInput: the topic knows no such producer.
         """
+        query = query_of(name)
+        let_go = bool(query) and self._namespace.sinks.forget(query, topic)
+        if let_go and topics.find_topic(self._namespace.metadata, topic) is None:
+            return
         log = self._namespace.log(topic)
         _, states = log.producers()
         if states.get(name) is None and not states.is_evicted(name):
+            if let_go:
+                return
             known = ", ".join(state.name for state in states.all()[:10]) or "none at all"
             raise InvalidInput(
                 f"topic '{topic}' knows no producer '{name}'; it knows {known}", "LEDGER_PRODUCER_NOT_FOUND"
@@ -313,12 +328,14 @@ class LedgerClient:
         write_rate: float | None = None,
     ) -> CompactionStats | None:
         """Writes the last record of every key to compacted files, for readers with ``readCompacted``. Incremental:
-        reads the last generation and what was written since.
+        reads the last generation and what was written since. The generation before can be read for at least a day, and
+        is deleted by :meth:`gc`.
 
         :param progress: called with the phase, the records done, and of how many.
         :param read_rate: records per second at most; ``write_rate`` likewise.
         :returns: what is known of the topic's compaction then; None if it is empty and was never compacted.
-        :raises Conflict: another process compacts the topic.
+        :raises Conflict: another process compacts the topic; or there are 1,000 older generations that gc has not
+            deleted yet.
         :raises InvalidInput: the topic has no key.
         """
         log = self._namespace.log(topic)
@@ -332,7 +349,8 @@ class LedgerClient:
 
     def policies(self, topic: str) -> Policies:
         """What :meth:`set_policies` has set for a topic."""
-        return self._namespace.log(topic).refresh(sync=True).head.policies
+        self._namespace.metadata.sync()
+        return self._namespace.log(topic).policies().record
 
     def set_policies(
         self,
@@ -364,12 +382,27 @@ class LedgerClient:
         policies.change_namespace(self._namespace.transactions, self._namespace.metadata, deduplication)
 
     def gc(self, topic: str, *, dry_run: bool = False) -> gc.Collected:
-        """Deletes files that no commit names and none can name any more: what failed and killed writers left behind.
+        """Deletes files that no commit names and none can name any more: what failed and killed writers left behind,
+        and what was replaced. It does so once a day, however often it is called, so that a batch has a day to be
+        committed, and a backup of the last day can be restored: a file goes two to three days after it was left behind.
 
         :param dry_run: only tell what would be deleted.
         :raises DataLoss: ZooKeeper was rolled back to an older state: nothing is deleted.
         """
         return gc.collect(self._namespace.log(topic), dry_run=dry_run)
+
+    def damage(self, topic: str) -> repair.Damage | None:
+        """What is known of a rollback of ZooKeeper to an older state; None if nothing shows one."""
+        return repair.inspect(self._namespace.log(topic))
+
+    def accept_loss(self, topic: str) -> repair.Damage:
+        """Repairs a topic after ZooKeeper was rolled back to an older state: what is there now counts, what came after
+        that state is lost, and writers go on. See docs/operations.md before.
+
+        :returns: what was known of the damage.
+        :raises InvalidInput: the topic needs no repair.
+        """
+        return repair.accept_loss(self._namespace.log(topic))
 
     def end(self, topic: str) -> Position:
         """The position after a topic's last record.

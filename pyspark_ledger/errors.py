@@ -106,6 +106,7 @@ _ADVICE = {
     errno.EPERM: _NO_ACCESS,
     errno.EROFS: "mount it for writing",
     errno.ENOTDIR: "a part of its path is a file and no folder: move that, or choose another place",
+    errno.EEXIST: "there is a file of that name: move that, or choose another place",
     errno.EMFILE: "raise the number of files that a process may have open (ulimit -n)",
     errno.ENFILE: "raise the number of files that the machine may have open",
 }

@@ -109,7 +109,7 @@ class ByBatchId(Admission):
     skipped_rows: int | None = None  # tasks took the batch for a replay and wrote no files: the rows that they counted
 
     def judge(self, batch: StagedBatch, topic: TopicState) -> Verdict:
-        check_deduplicates(topic.log, topic.view)
+        check_deduplicates(topic.log)
         topic.producers.check_not_evicted([batch.producer], topic.name)
         rows = batch.records if self.skipped_rows is None else self.skipped_rows
         if is_replay(topic.producers.get(batch.producer), self.id, rows, topic.name):
@@ -134,7 +134,7 @@ class ByRecordIds(Admission):
     exclusive: bool = False  # none of the ids can be in the log, unless somebody else uses the producer's name
 
     def judge(self, batch: StagedBatch, topic: TopicState) -> Verdict:
-        check_deduplicates(topic.log, topic.view)
+        check_deduplicates(topic.log)
         self._check_still_known(topic)
         new = self.ids.new_records(batch.entries, topic.producers, topic.name)
         if new.dropped and self.exclusive:
@@ -205,9 +205,9 @@ class ForgetProducer(Admission):
         return Verdict((), forgets_producer=True)
 
 
-def check_deduplicates(log: Log, view: View) -> None:
+def check_deduplicates(log: Log) -> None:
     """Raises InvalidInput if the topic's or the namespace's policy says that sequence ids are not checked."""
-    if not log.deduplicates(view):
+    if not log.deduplicates():
         raise InvalidInput(
             f"deduplication is off for topic '{log.topic.name}', by its own policy or its namespace's: write with "
             "option deduplication=none (a Python producer without a name and without sequence ids), or turn it on with "

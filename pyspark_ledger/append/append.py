@@ -16,13 +16,13 @@ import pyarrow as pa
 from pyspark_ledger.append.admission import AdmitAll, StagedBatch, TopicState, Verdict
 from pyspark_ledger.base.clock import Deadline
 from pyspark_ledger.base.position import Position
-from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput, LedgerError, OutcomeUnknown, Unavailable
+from pyspark_ledger.errors import Conflict, InvalidInput, LedgerError, OutcomeUnknown, Unavailable
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.log import seal
-from pyspark_ledger.log.log import Log, View
-from pyspark_ledger.metadata.port import CommitKey, Create, HeadKey, Op, Put, SchemaKey
-from pyspark_ledger.metadata.records import Commit, Entry, FileRef, Head, Schema
-from pyspark_ledger.metadata.transactions import Look
+from pyspark_ledger.log.log import Log, View, head_ops
+from pyspark_ledger.metadata.port import Check, CommitKey, Create, LedgerKey, Op, PoliciesKey, SchemaKey
+from pyspark_ledger.metadata.records import Commit, Entry, FileRef, Head, Marker, Schema
+from pyspark_ledger.metadata.transactions import Look, RolledBack
 
 logger = logging.getLogger(__name__)
 
@@ -102,13 +102,16 @@ def append(
             continue
         try:
             verdict = batch.admission.judge(batch, TopicState(log, view, producers))
-            if verdict.is_duplicate:
+            if verdict.is_duplicate and looked_again:
                 return _nothing_added(log, view, batch, verdict)
-            prepared = _prepare(log, view, batch, verdict, side_files)
-        except LedgerError:
-            if looked_again:
+            prepared = None if verdict.is_duplicate else _prepare(log, view, batch, verdict, side_files)
+        except LedgerError as error:
+            if looked_again or isinstance(error, RolledBack):
                 raise
-            # Acceptance is validated by the head's version; a rejection is not, so read again before rejecting.
+            prepared = None
+        if prepared is None:
+            # Acceptance is validated by the versions of head and policies. A rejection is not, and neither is the
+            # answer that nothing of the batch is new: so read again before giving it.
             log.refresh(sync=True)
             looked_again = True
             continue
@@ -174,11 +177,12 @@ def _nothing_added(log: Log, view: View, batch: StagedBatch, verdict: Verdict) -
 
 
 def _prepare(log: Log, view: View, batch: StagedBatch, verdict: Verdict, side_files: _SideFiles) -> PreparedCommit:
-    head = view.head
-    check_epochs(head, (entry.file for entry in verdict.entries))
+    head, policies = view.head, log.policies()
+    log.check_not_set_back(head)
+    check_epochs(log, head, (entry.file for entry in verdict.entries))
     entries_file = side_files.entries(verdict.entries, head.gc_epoch)
     highest_file = side_files.highest(verdict.highest, head.gc_epoch)
-    check_epochs(head, (file for file in (entries_file, highest_file) if file is not None))
+    check_epochs(log, head, (file for file in (entries_file, highest_file) if file is not None))
     schema_id, schema_ops = _decide_schema(log, head, batch)
     commit = Commit(
         number=head.next_commit,
@@ -190,7 +194,7 @@ def _prepare(log: Log, view: View, batch: StagedBatch, verdict: Verdict, side_fi
         bytes=sum(entry.bytes for entry in verdict.entries),
         records_before=head.records,
         bytes_before=head.bytes,
-        publish_ms=max(head.last_publish_ms, log.clock.now_ms()),
+        publish_ms=max(head.last_publish_ms, log.now_ms()),
         schema_id=schema_id,
         entries=() if entries_file else verdict.entries,
         entries_file=entries_file,
@@ -206,11 +210,14 @@ def _prepare(log: Log, view: View, batch: StagedBatch, verdict: Verdict, side_fi
         highest_file=highest_file,
         dropped=verdict.dropped,
         mints=batch.mints,
-        tokens_before=head.tokens,
+        tokens_before=head.token_base + head.tokens,
+        previous=head.last_commit,
     )
     after = _head_after(head, commit)
     ops = (
-        Put(HeadKey(head.uuid), after, view.version),
+        *head_ops(view, after),
+        Check(PoliciesKey(head.uuid), policies.version),
+        *([] if view.open_commits else [Create(LedgerKey(head.uuid, head.ledger), Marker())]),
         Create(CommitKey(head.uuid, commit.ledger, commit.number), commit),
         *schema_ops,
         *verdict.token_ops,
@@ -229,6 +236,8 @@ def _head_after(head: Head, commit: Commit) -> Head:
         records=head.records + commit.records,
         bytes=head.bytes + commit.bytes,
         tokens=head.tokens + (commit.records if commit.mints else 0),
+        last_change=commit.id,
+        last_commit=commit.id,
     )
 
 
@@ -247,7 +256,7 @@ def _decide_schema(log: Log, head: Head, batch: StagedBatch) -> tuple[int, tuple
     return wider.id, (Create(SchemaKey(head.uuid, wider.id), wider),)
 
 
-def check_epochs(head: Head, files: Iterable[FileRef]) -> None:
+def check_epochs(log: Log, head: Head, files: Iterable[FileRef]) -> None:
     """Refuses files of epochs before the last but one: gc may have deleted them, because nothing named them (I12)."""
     for file in files:
         if file.epoch < head.gc_epoch - 1:
@@ -257,11 +266,7 @@ def check_epochs(head: Head, files: Iterable[FileRef]) -> None:
                 STAGED_TOO_LONG_AGO,
             )
         if file.epoch > head.gc_epoch:
-            raise DataLoss(
-                f"topic '{head.name}': a file was staged in gc epoch {file.epoch}, but ZooKeeper says "
-                f"{head.gc_epoch}: it was rolled back to an older state. Writers stop until it is repaired",
-                "LEDGER_SET_BACK",
-            )
+            raise log.later_epoch("a file that was staged", file.epoch, head)
 
 
 def _look_for(log: Log, prepared: PreparedCommit) -> Look:
@@ -275,7 +280,8 @@ def _look_for(log: Log, prepared: PreparedCommit) -> Look:
         # The head has another version now, so a commit that is not in the log yet will be refused.
         if view.head.next_commit <= number:
             return False
-        return log.commit(view, number).id == prepared.commit.id
+        found = log.commit(view, number)
+        return found is not None and found.id == prepared.commit.id
 
     return look
 

@@ -176,8 +176,8 @@ class Producer:
     def _recover(self) -> int | None:
         """The last id of this producer in the log: where it continues after a crash."""
         self._log.refresh(sync=True)
-        view, producers = self._log.producers()
-        check_deduplicates(self._log, view)
+        _, producers = self._log.producers()
+        check_deduplicates(self._log)
         return producers.last_sequence(self.name, self._log.topic.name)
 
     def _start_at(self, initial: int | None) -> int | None:

@@ -17,8 +17,14 @@ class Limits:
     acks_bytes: int = 500_000  # of one cursor: at least 125,000 gaps between acknowledged records
     remembered_operations: int = 16
     remembered_revisions: int = 16
-    kept_generations: int = 3  # compactions that a planned batch may still read
+    kept_generations: int = 1_000  # older compactions that a planned batch may still read, at most
+    gc_grace_ms: int = 24 * 3600 * 1000  # how long a gc epoch lasts at least: a batch may take so long
+    sink_look_ms: int = 24 * 3600 * 1000  # how often a process reads again which topic its query writes to,
+    sink_kept_ms: int = 90 * 24 * 3600 * 1000  # and how long that is kept at least if nobody asks for it
+    clock_slack_ms: int = 60_000  # how far a writer's clock may be from ZooKeeper's before it is not believed
     nodes_per_delete: int = 500
+    repair_jump: int = 1_000  # a repaired topic goes on so many ledgers, commits and epochs after the last known ones
+    repair_token_jump: int = 1 << 40  # and so many tokens
     token_chunk: int = 1 << 20  # tokens in one bitmap of what is consumed
     token_block: int = 1 << 16  # tokens in one minted node, at most
     inline_bitmap_bytes: int = 64  # a longer bitmap is kept in a node of its own,

@@ -10,6 +10,7 @@ from pyspark_ledger.errors import InvalidInput
 
 OUTBOXES_FOLDER = "outboxes"
 DEFAULT_ZOOKEEPER = "127.0.0.1:2181"
+_OF_SPARK = "spark-"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _VERSIONED = re.compile(r"/(\d{12,})-([0-9a-f]{32})$")
 _STAGED = re.compile(r"([0-9a-f]{8,16})/([0-9a-f]{32})\.arrow")
@@ -39,6 +40,16 @@ def _checked(name: str, thing: str, code: str) -> str:
             code,
         )
     return name
+
+
+def spark_producer(query: str) -> str:
+    """The producer's name of a Spark query that was given none."""
+    return f"{_OF_SPARK}{query}"
+
+
+def query_of(producer: str) -> str:
+    """The query whose producer's name this is; empty if it is no such name."""
+    return producer.removeprefix(_OF_SPARK) if producer.startswith(_OF_SPARK) else ""
 
 
 def zookeeper_address(asked: str | None) -> str:
@@ -71,6 +82,11 @@ def parse_versioned_file(path: str) -> tuple[int, bytes] | None:
 
 def topic_folder(uuid: str) -> str:
     return uuid
+
+
+def marker_file(namespace: bytes) -> str:
+    """In the root for ever: says which namespace's files are there."""
+    return f"ledger-namespace-{namespace.hex()}"
 
 
 def probe_file(uid: bytes) -> str:

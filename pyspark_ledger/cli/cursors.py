@@ -11,7 +11,7 @@ from pyspark_ledger.cli.arguments import place
 from pyspark_ledger.cli.base import Commands, Session
 from pyspark_ledger.cli.output import Row
 from pyspark_ledger.errors import LedgerError
-from pyspark_ledger.metadata.port import CursorKey, RootKey
+from pyspark_ledger.metadata.port import CursorKey, PartKey
 
 if TYPE_CHECKING:
     from pyspark_ledger.cursors.handle import CursorHandle, CursorStats, ResetResult
@@ -53,7 +53,8 @@ def _rows(log: Log) -> list[Row]:
     from pyspark_ledger.cursors.handle import CursorHandle
 
     rows: list[Row] = []
-    for key in log.metadata.children(RootKey(log.topic.uuid)):
+    log.metadata.sync()
+    for key in log.metadata.children(PartKey(log.topic.uuid, "subscriptions")):
         if isinstance(key, CursorKey):
             try:
                 rows.append(_row(log.topic.name, CursorHandle(log, key.name).stats()))
@@ -104,6 +105,7 @@ def _facts(topic: str, stats: CursorStats) -> dict[str, Any]:
 def create(session: Session, topic: str, subscription: str, start: Place) -> None:
     """Make a SUBSCRIPTION to TOPIC, unless it is there."""
     with session.client() as client:
+        session.namespace(client).metadata.sync()
         uuid = client.topic(topic).uuid
         there = session.namespace(client).metadata.read(CursorKey(uuid, subscription)) is not None
         stats = client.create_cursor(topic, subscription, start).stats()

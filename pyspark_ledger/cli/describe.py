@@ -11,7 +11,7 @@ from pyspark_ledger.cli.rows import compacted, moment, policies
 from pyspark_ledger.compaction import run as compaction
 from pyspark_ledger.log.index import Index
 from pyspark_ledger.log.log import Log, View
-from pyspark_ledger.metadata.port import CursorKey, RootKey
+from pyspark_ledger.metadata.port import CursorKey, PartKey
 from pyspark_ledger.metadata.records import Commit
 
 RATE_COMMITS = 100
@@ -20,7 +20,9 @@ RATE_COMMITS = 100
 def description(log: Log, ledgers: int) -> dict[str, Any]:
     view, producers = log.producers()
     head, topic = view.head, log.topic
-    subscriptions = [key.name for key in log.metadata.children(RootKey(topic.uuid)) if isinstance(key, CursorKey)]
+    subscriptions = [
+        key.name for key in log.metadata.children(PartKey(topic.uuid, "subscriptions")) if isinstance(key, CursorKey)
+    ]
     return {
         "topic": topic.name,
         "uuid": topic.uuid,
@@ -35,11 +37,11 @@ def description(log: Log, ledgers: int) -> dict[str, Any]:
         "last_publish": moment(head.last_publish_ms),
         "rate": rate(newest_commits(log, view)),
         "subscriptions": subscriptions,
-        "deduplication": log.deduplicates(view),
+        "deduplication": log.deduplicates(),
         "producers": len(producers),
         "evicted_producers": producers.evicted,
         "compaction": compacted(compaction.stats(log)),
-        "policies": policies(head.policies),
+        "policies": policies(log.policies().record),
         "schema": [
             {"column": field.name, "type": ddl.type_name(field.type), "null": field.nullable}
             for field in log.schema(head.schema_id)

@@ -12,10 +12,11 @@ import click
 from pyspark_ledger.base.names import DEFAULT_ZOOKEEPER
 from pyspark_ledger.cli.base import Command, Session
 from pyspark_ledger.cli.output import Row
-from pyspark_ledger.errors import InvalidInput, Unavailable
+from pyspark_ledger.errors import InvalidInput, LedgerError, Unavailable
 from pyspark_ledger.local.home import LocalHome
 from pyspark_ledger.metadata.port import NamespaceKey, TopicsKey
 
+_UPGRADE_FIRST = ("LEDGER_OLDER_FORMAT", "LEDGER_UPGRADING")
 _DEFAULT_PORT = int(DEFAULT_ZOOKEEPER.rpartition(":")[2])
 
 
@@ -39,7 +40,9 @@ def up(session: Session, port: int | None, storage: str | None) -> None:
         )
     try:
         root = _storage(home, storage)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, LedgerError) and error.code in _UPGRADE_FIRST:  # which needs a ZooKeeper that runs
+            raise type(error)(f"ZooKeeper runs at {home.address}, but {error.message}", error.code) from None
         if not there:
             home.stop()
         raise
@@ -102,6 +105,9 @@ def _namespace(address: str) -> Row:
     from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
 
     with contextlib.closing(ZooKeeperMetadata(address, timeout_s=3.0)) as metadata:
-        namespace = metadata.read(NamespaceKey())
+        try:
+            namespace = metadata.read(NamespaceKey())
+        except InvalidInput as error:  # of another version; the server runs all the same
+            return {"zookeeper": address, "error": str(error)}
         storage = namespace.record.storage if namespace else None
         return {"zookeeper": address, "storage": storage, "topics": len(metadata.children(TopicsKey()))}

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
+from pyspark_ledger.base.names import query_of
 from pyspark_ledger.cli.base import Commands, Session
 from pyspark_ledger.cli.output import Row
 from pyspark_ledger.metadata.records import ProducerState
+
+if TYPE_CHECKING:
+    from pyspark_ledger.client import LedgerClient
 
 
 @click.group(cls=Commands)
@@ -44,12 +50,28 @@ def _row(state: ProducerState) -> Row:
 @click.option("--yes", is_flag=True, help="Do it.")
 @click.pass_obj
 def forget(session: Session, topic: str, producer: str, yes: bool) -> None:
-    """Forget PRODUCER, so that another query may use its name. What it wrote stays."""
+    """Forget PRODUCER, so that another query may use its name. What it wrote stays.
+
+    spark-<query id> also stands for the query itself: if its topic was deleted, it may go on in the next one of that
+    name."""
     with session.client() as client:
-        _, states = session.namespace(client).log(topic).producers()
-        state = states.get(producer)
-        if state is not None or states.is_evicted(producer):
+        known = _known(session, client, topic, producer)
+        if known is not None:
             what = f"forget what '{producer}' has written: its sequence ids are taken for new ones afterwards"
-            session.require_yes(yes, what, [_row(state) if state else {"producer": producer, "evicted": True}])
+            session.require_yes(yes, what, [known])
         client.forget_producer(topic, producer)
     session.output.done(f"{producer}: forgotten", {"producer": producer, "forgotten": True})
+
+
+def _known(session: Session, client: LedgerClient, topic: str, producer: str) -> Row | None:
+    """What is there to forget; None if there is nothing."""
+    namespace = session.namespace(client)
+    uuid = namespace.sinks.uuid_of(query_of(producer), topic)
+    if not uuid or topic in client.topics():
+        _, states = namespace.log(topic).producers()
+        state = states.get(producer)
+        if state is not None:
+            return _row(state)
+        if states.is_evicted(producer):
+            return {"producer": producer, "evicted": True}
+    return {"producer": producer, "query": query_of(producer), "topic": uuid} if uuid else None

@@ -25,7 +25,7 @@ def summary(topic: Topic, head: Head) -> Row:
         "end": head.end,
         "last_publish": moment(head.last_publish_ms),
         "key": topic.key,
-        "generation": head.generations[-1].number if head.generations else None,
+        "generation": head.generation.number if head.generation else None,
     }
 
 

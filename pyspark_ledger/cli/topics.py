@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,8 @@ from pyspark_ledger.cli.reading import peek, read
 from pyspark_ledger.cli.rows import compacted, policies, summary
 from pyspark_ledger.cli.writing import write
 from pyspark_ledger.errors import Conflict, CorruptData, InvalidInput
-from pyspark_ledger.metadata.port import HeadKey, Metadata, TopicKey, TopicsKey
-from pyspark_ledger.metadata.records import Head
+from pyspark_ledger.metadata.port import HeadKey, Metadata, PoliciesKey, TopicKey, TopicsKey
+from pyspark_ledger.metadata.records import Policies
 
 if TYPE_CHECKING:
     from pyspark_ledger.compaction.run import CompactionStats
@@ -38,6 +39,7 @@ def topics() -> None:
 def list_topics(session: Session) -> None:
     """All topics of the namespace."""
     with closing(session.metadata()) as metadata:
+        metadata.sync()
         rows = _summaries(metadata, [key for key in metadata.children(TopicsKey()) if isinstance(key, TopicKey)])
     session.listing(rows, "no topics")
 
@@ -129,18 +131,18 @@ def get_config(session: Session, topic: str) -> None:
     """TOPIC's policies."""
     with closing(session.metadata()) as metadata:
         metadata.sync()
-        session.output.facts(policies(_head(metadata, topic).policies))
+        session.output.facts(policies(_policies(metadata, topic)))
 
 
-def _head(metadata: Metadata, name: str) -> Head:
+def _policies(metadata: Metadata, name: str) -> Policies:
     found = metadata.read(TopicKey(check_topic_name(name)))
-    head = metadata.read(HeadKey(found.record.uuid)) if found else None
-    if head is None:
+    policies = metadata.read(PoliciesKey(found.record.uuid)) if found else None
+    if policies is None:
         from pyspark_ledger.log.topics import get_topic
 
         get_topic(metadata, name)  # says what there is instead
         raise Conflict(f"topic '{name}' is being deleted")
-    return head.record
+    return policies.record
 
 
 @config.command("set")
@@ -173,6 +175,37 @@ def set_config(
         session.output.facts(policies(client.set_policies(topic, **changes)))
 
 
+# -- repair -----------------------------------------------------------------------------------------------------
+
+
+@topics.command()
+@click.argument("topic")
+@click.option("--accept-loss", is_flag=True, help="Go on with what is there; what was lost stays lost.")
+@click.option("--yes", is_flag=True, help="Do it.")
+@click.pass_obj
+def repair(session: Session, topic: str, accept_loss: bool, yes: bool) -> None:
+    """After ZooKeeper was rolled back to an older state: what is known of TOPIC's loss, and how to go on.
+
+    Until then nobody writes to it. Better than to accept the loss is to restore ZooKeeper's newest state, if there is
+    one."""
+    with session.client() as client:
+        damage = client.damage(topic)
+        if damage is None:
+            session.output.done(f"{topic}: needs no repair", {"topic": topic, "damage": None})
+            return
+        row = {"topic": topic, **{field.name: getattr(damage, field.name) for field in fields(damage)}}
+        if not accept_loss:
+            session.output.facts(row)
+            raise InvalidInput(
+                f"topic '{topic}' waits for a decision; nothing was changed. Stop ZooKeeper and restore its newest "
+                "state, if there is one. Otherwise --accept-loss goes on with what is there",
+                "LEDGER_SET_BACK",
+            )
+        session.require_yes(yes, f"give up what topic '{topic}' has lost, and let writers go on", [row])
+        client.accept_loss(topic)
+    session.output.done(f"{topic}: repaired, {damage.records:,} records are left; writers may go on", row)
+
+
 # -- compaction -------------------------------------------------------------------------------------------------
 
 
@@ -200,7 +233,8 @@ def compact(
         try:
             stats = _compact(session, topic, engine, read_rate, write_rate)
             session.output.done(_sentence(topic, stats), {"topic": topic, **(compacted(stats) or {"generation": None})})
-        except Conflict as conflict:  # somebody else compacts it right now: with --every that is as good
+        # Somebody else compacts it right now, or gc has yet to delete older generations: the next time may be better.
+        except Conflict as conflict:
             if every is None:
                 raise
             session.output.note(str(conflict))

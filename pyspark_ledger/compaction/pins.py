@@ -2,7 +2,7 @@
 
 A tombstone may be dropped when every reader that may have seen its key has also seen the tombstone: when every
 subscription and every running reader is past it, and, for readers that are neither, it was in all generations that are
-kept.
+kept. While the first one is kept, so is every tombstone: before it there were readers of the log alone.
 """
 
 from __future__ import annotations
@@ -12,23 +12,26 @@ import contextlib
 from pyspark_ledger.base.names import this_process
 from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.errors import OutcomeUnknown
+from pyspark_ledger.log import generations
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.metadata.ephemeral import Ephemeral
-from pyspark_ledger.metadata.port import CursorKey, PinKey, RootKey, TransactionLost
+from pyspark_ledger.metadata.port import CursorKey, Part, PartKey, PinKey, TransactionLost
 from pyspark_ledger.metadata.records import Pin
+
+_HOLDERS: tuple[Part, ...] = ("subscriptions", "pins")
 
 
 def tombstones_from(log: Log, view: View) -> Position:
     """Tombstones before this position can be dropped. It only moves forward."""
-    kept = view.head.generations
-    if len(kept) < log.limits.kept_generations:
-        return kept[-1].tombstones_from if kept else EARLIEST
+    kept = generations.kept(log.files, view.head)
+    if not kept or kept[0].number == 1:
+        return EARLIEST
+    below = [key for part in _HOLDERS for key in log.metadata.children(PartKey(log.topic.uuid, part))]
+    cursors = log.metadata.read_many([key for key in below if isinstance(key, CursorKey)])
+    pins = log.metadata.read_many([key for key in below if isinstance(key, PinKey)])
     needed = [kept[0].horizon]
-    for key in log.metadata.children(RootKey(log.topic.uuid)):
-        if isinstance(key, CursorKey) and (cursor := log.metadata.read(key)) is not None:
-            needed.append(cursor.record.mark_delete)
-        elif isinstance(key, PinKey) and (pin := log.metadata.read(key)) is not None:
-            needed.append(pin.record.position)
+    needed += [cursor.record.mark_delete for cursor in cursors if cursor is not None]
+    needed += [pin.record.position for pin in pins if pin is not None]
     return max(kept[-1].tombstones_from, min(needed))
 
 
@@ -52,6 +55,7 @@ class Pinned:
                     self._log.metadata, self._log.limits, self._log.clock, self._key, Pin(position),
                     f"topic '{self._log.topic.name}': the pin of {this_process()}",
                 )  # fmt: skip
+                self._log.ensure_part("pins")
                 node.take()
                 self._node = node
             else:

@@ -10,13 +10,15 @@ import pyarrow.compute as pc
 from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.compaction import pins
 from pyspark_ledger.compaction.work import KeyedSlices, RowNumbers, Work, survivors_of
-from pyspark_ledger.errors import InvalidInput
+from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.files import mask
 from pyspark_ledger.files import schema as schemas
-from pyspark_ledger.log.generations import newest
+from pyspark_ledger.log import folders
+from pyspark_ledger.log.generations import kept, newest
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.slices import Slice
 from pyspark_ledger.log.sources import ReadSource
+from pyspark_ledger.metadata.records import Head
 
 
 def check_compactable(log: Log) -> None:
@@ -33,9 +35,11 @@ def check_compactable(log: Log) -> None:
 def begin(log: Log) -> Work | None:
     """The work of compacting everything up to now; None if nothing was written since the last compaction."""
     view = log.refresh(sync=True)
-    previous = newest(view)
+    previous = newest(log, view)
     if view.head.records == (previous.read if previous else 0):
         return None
+    folders.prepare(log)
+    check_room(log, view.head)  # before the work is done in vain
     return Work(
         input=_keyed_slices(log, view, EARLIEST, view.head.end),
         epoch=view.head.gc_epoch,
@@ -47,22 +51,33 @@ def begin(log: Log) -> Work | None:
     )
 
 
+def check_room(log: Log, head: Head) -> None:
+    """Raises if there are as many generations as can be kept."""
+    older = len(kept(log.files, head)) - 1
+    if older >= log.limits.kept_generations:
+        raise Conflict(
+            f"topic '{log.topic.name}' has {older} older compacted generations. Each is kept for batches that were "
+            "planned on it, until gc has run on two later days: let gc run, or compact less often; nothing was changed",
+            "LEDGER_TOO_MANY_GENERATIONS",
+        )
+
+
 def state_slices(log: Log, view: View, start: Position, end: Position) -> list[Slice]:
     """The state of a topic at ``end``: the last record of every key, and the records without one. Writes nothing."""
     keyed = _keyed_slices(log, view, start, end)
-    records, row, kept = RowNumbers(survivors_of(keyed).records), 0, []
+    records, row, pieces = RowNumbers(survivors_of(keyed).records), 0, []
     for piece in keyed.pieces:
         chosen = records.take(row, row + piece.rows)
         row += piece.rows
         if len(chosen):
-            kept.append(_only(piece, chosen))
-    return kept
+            pieces.append(_only(piece, chosen))
+    return pieces
 
 
 def _keyed_slices(log: Log, view: View, start: Position, end: Position) -> KeyedSlices:
     """What has to be read for the state at ``end``: a generation, and the log since."""
     check_compactable(log)
-    source = ReadSource(log, view, newest(view, end))
+    source = ReadSource(log, view, newest(log, view, end))
     return KeyedSlices(
         log.storage.uri,
         log.topic.uuid,
@@ -77,6 +92,6 @@ def _only(piece: Slice, rows: pa.Array) -> Slice:
     """The piece with some of its records, given by their numbers in it."""
     indexes = pa.arange(piece.start, piece.stop)
     if piece.mask:
-        indexes = indexes.filter(mask.unpack(piece.mask, piece.file_rows).slice(piece.start, piece.width))
-    chosen = pc.is_in(pa.arange(0, piece.file_rows), value_set=indexes.take(rows))
+        indexes = indexes.filter(mask.unpack(piece.mask, piece.all_rows).slice(piece.start, piece.width))
+    chosen = pc.is_in(pa.arange(0, piece.all_rows), value_set=indexes.take(rows))
     return replace(piece, mask=mask.pack(chosen))

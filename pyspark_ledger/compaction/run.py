@@ -16,14 +16,14 @@ from datetime import UTC, datetime
 from pyspark_ledger.append.append import check_epochs
 from pyspark_ledger.base import names
 from pyspark_ledger.base.position import EARLIEST, Position
-from pyspark_ledger.compaction.plan import begin
+from pyspark_ledger.compaction.plan import begin, check_room
 from pyspark_ledger.compaction.work import Progress, Work, survivors_of, write
 from pyspark_ledger.errors import Conflict, InvalidInput
-from pyspark_ledger.log.generations import CompactedBatch, newest, stage_manifest
+from pyspark_ledger.log.generations import CompactedBatch, fetch_replaced, newest, stage_manifest, stage_replaced
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.metadata.ephemeral import Ephemeral
 from pyspark_ledger.metadata.port import CompactorKey
-from pyspark_ledger.metadata.records import FileRef, Generation, Head, Holder
+from pyspark_ledger.metadata.records import FileRef, Generation, Head, Holder, Replaced
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +71,7 @@ def compacting(log: Log) -> Iterator[None]:
     key = CompactorKey(log.topic.uuid)
     mine = Holder(log.clock.new_id(), names.this_process(), log.clock.now_ms())
     lock = Ephemeral(log.metadata, log.limits, log.clock, key, mine, f"topic '{log.topic.name}': the compactor's lock")
+    log.ensure_part("locks")
     other = lock.take()
     if other is not None:
         since = datetime.fromtimestamp(other.since_ms / 1000, UTC)
@@ -107,21 +108,28 @@ def publish(log: Log, work: Work, batches: list[CompactedBatch]) -> Generation:
 
 
 def _publish(log: Log, generation: Generation, files: list[FileRef]) -> None:
-    """Generations only move forward (I10): a compactor that was overtaken changes nothing (I6). A generation is
-    identified by its manifest, which nobody else has written: so after a lost answer the head shows whether it was
-    published."""
+    """Generations only move forward (I10): a compactor that was overtaken changes nothing (I6). The one before is kept
+    for a while, for batches that were planned on it; gc deletes it."""
 
-    def edit(head: Head) -> Head | None:
-        if generation in head.generations:
-            return None  # it was applied when it was sent before
-        last = head.generations[-1].number if head.generations else 0
-        if last != generation.number - 1:
+    lists: dict[tuple[FileRef | None, int], FileRef | None] = {}  # staged once, however often this is tried
+
+    def edit(head: Head) -> Head:
+        log.check_not_set_back(head)
+        last = head.generation
+        if (last.number if last else 0) != generation.number - 1:
             raise Conflict(
                 f"topic '{log.topic.name}' was compacted by another process meanwhile: nothing was changed",
                 "LEDGER_COMPACTION_FENCED",
             )
-        check_epochs(head, [*files, generation.manifest])
-        return replace(head, generations=(*head.generations, generation)[-log.limits.kept_generations :])
+        check_epochs(log, head, [*files, generation.manifest])
+        if last is None:
+            return replace(head, generation=generation)
+        check_room(log, head)
+        known = head.replaced, head.gc_epoch
+        if known not in lists:
+            replaced = fetch_replaced(log.files, head.replaced)
+            lists[known] = stage_replaced(log.files, [*replaced, Replaced(last, head.gc_epoch)], head.gc_epoch)
+        return replace(head, generation=generation, replaced=lists[known])
 
     log.change_head(edit, "publishing a compaction")
 
@@ -158,7 +166,7 @@ def stats(log: Log) -> CompactionStats | None:
     view = log.refresh(sync=True)
     running = log.metadata.read(CompactorKey(log.topic.uuid))
     since = running.record.since_ms if running else None
-    records, last = view.head.records, newest(view)
+    records, last = view.head.records, newest(log, view)
     if last is None:
         return CompactionStats(0, EARLIEST, 0, 0, 0, 0, 0, records, since) if running else None
     return CompactionStats(

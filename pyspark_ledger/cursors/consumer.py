@@ -26,6 +26,7 @@ from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.log.reader import POLL_S, WAIT_S, Record
 from pyspark_ledger.log.rows import read_slice
 from pyspark_ledger.metadata.records import Cursor
+from pyspark_ledger.metadata.transactions import RolledBack
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +109,7 @@ class Consumer:
         self._node.ensure(start)
         self._attachment = Attachment(self._node, kind, f"a consumer in {this_process()}")
         self._schema = log.schema(log.refresh(sync=True).head.schema_id)
+        self._history = log.histories
         self._lock = threading.RLock()
         self._closed = False
         self._epoch = self._revision = -1
@@ -170,6 +172,7 @@ class Consumer:
     def _follow(self) -> None:
         """Notices resets, redeliveries and a new owner."""
         self._check_open()
+        self._check_history()
         cursor = self._attachment.verified()
         if (cursor.revision, cursor.epoch) != (self._revision, self._epoch):
             self._adopt(cursor)
@@ -316,6 +319,7 @@ class Consumer:
             self._flush()
 
     def _flush(self) -> None:
+        self._check_history()
         done = self._acks | ((0, self._mark), *_runs(self._fresh))
         self._mark = done.next_missing(self._mark)
         self._acks, self._fresh = done.since(self._mark), set()
@@ -366,6 +370,15 @@ class Consumer:
     def _check_open(self) -> None:
         if self._closed:
             raise InvalidInput("this consumer is closed", "LEDGER_CLOSED")
+
+    def _check_history(self) -> None:
+        """What it has received may be lost, and other records may be in their places by now."""
+        if self._log.histories != self._history:
+            raise RolledBack(
+                f"{self._node.what}: ZooKeeper was rolled back to an older state, and this consumer may have received "
+                "what was lost. What it has acknowledged and not written yet does not count. Close it and make another "
+                "one, which goes on from where the subscription is"
+            )
 
     def __enter__(self) -> Consumer:
         return self

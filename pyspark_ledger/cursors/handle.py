@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pyspark_ledger.base.position import Position
@@ -13,6 +13,7 @@ from pyspark_ledger.errors import Conflict, CursorUnderRevision, InvalidInput
 from pyspark_ledger.log import places, scan
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.places import Place, PlaceLike, Settled
+from pyspark_ledger.metadata.port import Op
 from pyspark_ledger.metadata.records import Cursor
 
 logger = logging.getLogger(__name__)
@@ -122,8 +123,9 @@ class CursorHandle:
         nothing if they have not finished, now and in every replay. That is the way past a record that makes a query
         fail again and again. It is not exactly-once for a query that keeps state.
 
-        Raises InvalidInput if ``to`` is not a place, or an offset of another topic; Fenced (LEDGER_REVISION_FENCED) if
-        another reset took over because this one seemed dead.
+        Raises InvalidInput if ``to`` is not a place, or an offset of another topic; DataLoss (LEDGER_SET_BACK) if it is
+        an offset that knows a commit which is not in the log; Fenced (LEDGER_REVISION_FENCED) if another reset took
+        over because this one seemed dead.
 
         >>> cursor = client.create_cursor("orders", "shipping", start="latest")
         >>> cursor.reset("0:0:1").position
@@ -131,9 +133,11 @@ class CursorHandle:
         """
         place = self._destination(to)
         settled: Settled | None = None
+        guard: list[Op] = []
 
         def move(cursor: Cursor) -> Cursor:
             nonlocal settled
+            guard[:] = [self._log.retention_guard()]
             view = self._log.refresh(sync=True)
             settled = places.settle(self._log, view, place)
             ordinal = scan.records_before(self._log, view, settled.position)
@@ -141,7 +145,7 @@ class CursorHandle:
             void_below = cursor.revision + 1 if discard_planned else cursor.void_below
             return replace(moved, last_backward_revision=cursor.revision + 1, void_below=void_below, properties=())
 
-        cursor = self._revise(move, operation_id)
+        cursor = self._revise(move, operation_id, lambda: guard)
         if settled is None:  # an earlier call with the same operation id has moved it
             settled = places.settle(self._log, self._log.refresh(sync=True), place)
         return ResetResult(cursor.mark_delete, cursor.revision, settled.exact)
@@ -170,6 +174,7 @@ class CursorHandle:
     def _destination(self, to: PlaceLike) -> Place:
         place = places.parse(to, "place to reset to")
         places.check_topic(self._log, place)
+        places.check_seen(self._log, place)
         return place
 
     def skip(self, records: int, *, operation_id: bytes | None = None) -> ResetResult:
@@ -219,7 +224,12 @@ class CursorHandle:
         cursor = self._revise(again, operation_id)
         return ResetResult(cursor.mark_delete, cursor.revision)
 
-    def _revise(self, edit: Callable[[Cursor], Cursor], operation_id: bytes | None) -> Cursor:
+    def _revise(
+        self,
+        edit: Callable[[Cursor], Cursor],
+        operation_id: bytes | None,
+        also: Callable[[], Iterable[Op]] = lambda: (),
+    ) -> Cursor:
         operation = self._log.clock.new_id() if operation_id is None else operation_id
         if not isinstance(operation, bytes) or len(operation) != 16:
             raise InvalidInput(f"operation_id is {operation!r}: it must be 16 bytes")
@@ -228,7 +238,7 @@ class CursorHandle:
             return cursor
         controller = RevisionController(self._node)
         controller.start_revision()
-        revised = controller.end_revision(edit, operation)
+        revised = controller.end_revision(edit, operation, also)
         logger.info(
             "revised topic=%s subscription=%s revision=%d position=%s",
             self._log.topic.name, self.name, revised.revision, revised.mark_delete,

@@ -15,7 +15,7 @@ from pyspark_ledger.log import places, scan
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.metadata.ephemeral import Ephemeral
-from pyspark_ledger.metadata.port import Check, CursorKey, Delete, Op, OwnerKey, ReviserKey, Versioned
+from pyspark_ledger.metadata.port import Check, Create, CursorKey, Delete, Op, OwnerKey, ReviserKey, Versioned
 from pyspark_ledger.metadata.records import Cursor, Holder
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,7 @@ class CursorNode:
         self.owner_key = OwnerKey(log.topic.uuid, name)
         self.reviser_key = ReviserKey(log.topic.uuid, name)
         self._seen: Versioned[Cursor] | None = None
+        self._connection = 0  # over which it was read
         self._seen_at = 0.0
         self._hinted = False
 
@@ -40,15 +41,18 @@ class CursorNode:
         return CursorNode(self.log, self.name)
 
     def current(self, max_age_s: float = 0.0) -> Cursor:
-        """The cursor from memory; read again if its watch fired or it is older than ``max_age_s``."""
+        """The cursor from memory; read again if its watch fired, it is older than ``max_age_s``, or the connection is
+        another one."""
         old = self.log.clock.monotonic() - self._seen_at > max_age_s
-        return self.refresh() if self._seen is None or self._hinted or old else self._seen.record
+        if self._seen is None or self._hinted or old or self._connection != self.log.metadata.connections:
+            return self.refresh()
+        return self._seen.record
 
     def refresh(self, *, sync: bool = False) -> Cursor:
         if sync:
             self.log.metadata.sync()
         self._hinted = False
-        seen_at = self.log.clock.monotonic()
+        seen_at, connection = self.log.clock.monotonic(), self.log.metadata.connections
         found = self.log.metadata.read(self.key, self._hint)
         if found is not None and self._seen is not None and found.version < self._seen.version and not sync:
             return self.refresh(sync=True)  # the server of a new session may lag behind
@@ -61,7 +65,7 @@ class CursorNode:
                 f"or client.create_cursor('{self.log.topic.name}', '{self.name}')",
                 "LEDGER_CURSOR_NOT_FOUND",
             )
-        self._seen, self._seen_at = found, seen_at
+        self._seen, self._seen_at, self._connection = found, seen_at, connection
         return found.record
 
     def _hint(self) -> None:
@@ -101,12 +105,22 @@ class CursorNode:
         except NotFound as missing:
             if missing.code != "LEDGER_CURSOR_NOT_FOUND":
                 raise
+        self.log.ensure_part("subscriptions")
+        for _ in range(self.log.limits.change_attempts):
+            ops = [self.log.retention_guard(), Create(self.key, self._new(start))]
+            if self.log.transactions.carry_out(ops, self._is_there, self.what) or self._is_there():
+                return self.refresh(sync=True)
+        raise Conflict(f"{self.what}: it can neither be found nor made; try again")
+
+    def _new(self, start: PlaceLike) -> Cursor:
         view = self.log.refresh(sync=True)
         position = places.settle(self.log, view, places.resolve(self.log, view, start)).position
         ordinal = scan.records_before(self.log, view, position)
-        made = Cursor(self.name, position, ordinal, self.log.clock.now_ms())
-        self.log.transactions.make(self.key, made, self.what, lambda: self.log.refresh(sync=True))
-        return self.refresh(sync=True)
+        return Cursor(self.name, position, ordinal, self.log.clock.now_ms(), id=self.log.clock.new_id())
+
+    def _is_there(self) -> bool | None:
+        self.log.metadata.sync()
+        return None if self.log.metadata.read(self.key) is None else True
 
     def remove(self, check: Callable[[Cursor], None]) -> None:
         """Deletes the cursor at the version that ``check`` has seen, so that nobody can attach in between."""

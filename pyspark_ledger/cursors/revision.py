@@ -8,12 +8,14 @@ old revision are recognised as outdated.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from pyspark_ledger.base.names import this_process
 from pyspark_ledger.cursors.node import CursorNode, Edit
 from pyspark_ledger.errors import CursorUnderRevision, Fenced, LedgerError, NotFound, OutcomeUnknown, Unavailable
+from pyspark_ledger.metadata.port import Op
 from pyspark_ledger.metadata.records import Cursor, Holder, PastRevision
 
 
@@ -57,9 +59,12 @@ class RevisionController:
         self._holding.keep()
         return flagged
 
-    def end_revision(self, editor: Edit, operation: bytes = b"") -> Cursor:
+    def end_revision(
+        self, editor: Edit, operation: bytes = b"", also: Callable[[], Iterable[Op]] = lambda: ()
+    ) -> Cursor:
         """Applies the edit, clears the flag and raises the revision, in one transaction; returns the cursor right after
-        that. If the editor returns None or raises, the cursor stays as it was.
+        that. If the editor returns None or raises, the cursor stays as it was. ``also`` gives operations of the same
+        transaction.
 
         The cursor remembers the ``operation``, or else the revision's own id, so that it is known whether this revision
         was applied, whatever others have done since."""
@@ -79,7 +84,9 @@ class RevisionController:
             return replace(edited, revision=cursor.revision + 1, past_revisions=remembered)
 
         try:
-            revised = self._node.update(finish, lambda _: self._holding.remove_ops(), operation=operation or self._id)
+            revised = self._node.update(
+                finish, lambda _: [*self._holding.remove_ops(), *also()], operation=operation or self._id
+            )
         except Fenced:
             self._holding.forget()
             raise

@@ -3,17 +3,27 @@
 An offset is the next position to read. Spark compares offsets as text, so the keys are sorted and a position has
 one spelling. The constant ``{"initial": true}`` stands for "wherever the options say": the first real offset carries
 where that was in ``from``, so that a replay of batch 0 reads what it read.
+
+Offsets also say what a query has seen: the last commit of which a record lies before the position, and which cursor it
+follows. A query that starts compares them with the topic: after a rollback of ZooKeeper, or if a subscription was
+deleted and made again, the same number stands for something else.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import json
+from dataclasses import dataclass, replace
+from operator import index
+from typing import TYPE_CHECKING, Any
 
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import InvalidInput
-from pyspark_ledger.log.places import OFFSET_FORMAT
+from pyspark_ledger.log import scan
+from pyspark_ledger.log.places import OFFSET_FORMAT, SeenCommit, only_topic
 from pyspark_ledger.metadata.records import Topic
+
+if TYPE_CHECKING:
+    from pyspark_ledger.log.log import Log, View
 
 INITIAL: dict[str, Any] = {"initial": True}
 
@@ -27,52 +37,79 @@ class Offset:
     epoch: int = 0
     generation: int | None = None  # with readCompacted: the batch reads from this one; 0: there was none yet
     base: Position | None = None  # and skips tombstones before this: the reader never saw what they removed
+    cursor: bytes = b""  # how the id of the subscription's cursor begins; empty: none, or not known
+    # These follow from the position, and offsets of version 1 do not have them.
+    name: str = ""  # the topic's
+    records: int | None = None  # before the position: the difference of two offsets is a lag
+    commit: SeenCommit | None = None  # the last one of which a record lies before the position
+
+    def seen(self, log: Log, view: View) -> Offset:
+        """With what follows from the position: a look-up in memory or in the index, however long the log is."""
+        records = scan.records_before(log, view, self.position)
+        last = scan.last_commit_before(log, view, records)
+        commit = SeenCommit.of(last) if last is not None else None
+        return replace(self, name=log.topic.name, records=records, commit=commit)
 
     def to_json(self) -> dict[str, Any]:
+        assert self.records is not None, "of version 1: such an offset is read, and never written"
         fields: dict[str, Any] = {
             "epoch": self.epoch,
+            "id": self.uuid,
             "pos": str(self.position),
+            "records": self.records,
             "rev": self.revision,
-            "topic": self.uuid,
-            "v": OFFSET_FORMAT,
         }
+        if self.commit is not None:
+            fields["commit"] = str(self.commit)
+        if self.cursor:
+            fields["cursor"] = self.cursor.hex()
         if self.start is not None:
             fields["from"] = str(self.start)
         if self.generation is not None:
             fields |= {"gen": self.generation, "base": str(self.base)}
-        return dict(sorted(fields.items()))
+        return {"topics": {self.name: dict(sorted(fields.items()))}, "v": OFFSET_FORMAT}
 
 
-def is_initial(offset: dict[str, Any]) -> bool:
-    return offset.get("initial") is True
+def is_initial(offset: Any) -> bool:
+    """Any JSON may come from a checkpoint: those of other sources have numbers, for one."""
+    return isinstance(offset, dict) and offset.get("initial") is True
 
 
-def parse(offset: dict[str, Any], topic: Topic) -> Offset:
-    """An offset from a checkpoint; an error by name if it belongs to another topic or a newer version."""
+def parse(offset: Any, topic: Topic) -> Offset:
+    """An offset from a checkpoint, of version 1 or 2; an error by name if it belongs to another topic or a newer
+    version, or is not one."""
     try:
-        if offset["v"] > OFFSET_FORMAT:
-            raise InvalidInput(
-                f"the checkpoint has offsets of format {offset['v']}, this version knows {OFFSET_FORMAT}: upgrade "
-                "pyspark-ledger",
-                "LEDGER_NEWER_FORMAT",
-            )
-        start = Position.parse(offset["from"]) if "from" in offset else None
-        base = Position.parse(offset["base"]) if "base" in offset else None
+        name, fields = only_topic(offset, "an offset of the checkpoint")
         found = Offset(
-            offset["topic"],
-            Position.parse(offset["pos"]),
-            start,
-            offset["rev"],
-            offset["epoch"],
-            offset.get("gen"),
-            base,
+            fields["id"],
+            Position.parse(fields["pos"]),
+            Position.parse(fields["from"]) if "from" in fields else None,
+            index(fields["rev"]),
+            index(fields["epoch"]),
+            index(fields["gen"]) if "gen" in fields else None,
+            Position.parse(fields["base"]) if "base" in fields else None,
+            bytes.fromhex(fields.get("cursor", "")),
+            name,
+            fields.get("records"),
+            SeenCommit.parse(fields["commit"]) if "commit" in fields else None,
         )
-    except (KeyError, TypeError) as error:
-        raise InvalidInput(f"the checkpoint has an offset that is not a ledger's: {offset} ({error})") from None
-    if found.uuid != topic.uuid:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        why = f"{type(error).__name__}: {error}"
         raise InvalidInput(
-            f"the checkpoint belongs to a topic '{topic.name}' with the id {found.uuid}, which was deleted; the topic "
-            f"that now has that name is {topic.uuid}. Start with a new checkpoint",
-            "LEDGER_TOPIC_RECREATED",
-        )
+            f"the checkpoint has an offset that is not a ledger's: {json.dumps(offset)} ({why}). "
+            "It belongs to another source, or was changed: restore it from a copy, or start with a new checkpoint"
+        ) from None
+    if found.uuid != topic.uuid:
+        raise _of_another_topic(found, topic)
     return found
+
+
+def _of_another_topic(found: Offset, topic: Topic) -> InvalidInput:
+    if found.name not in ("", topic.name):
+        whose = f"to the topic '{found.name}' ({found.uuid}), and this query reads '{topic.name}' ({topic.uuid})"
+    else:
+        whose = (
+            f"to a topic '{topic.name}' with the id {found.uuid}, which was deleted; the topic that now has that name "
+            f"is {topic.uuid}"
+        )
+    return InvalidInput(f"the checkpoint belongs {whose}. Start with a new checkpoint", "LEDGER_TOPIC_RECREATED")

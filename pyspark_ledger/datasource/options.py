@@ -28,7 +28,7 @@ READ = (
 )  # fmt: skip
 WRITE = (
     "keyColumn", "versionColumn", "deduplication", "producerName", "producerColumn", "sequenceColumn", "sequenceId",
-    "mergeSchema", "compression", "tokenColumn", "tokenGroup", "tokenFanOut", "mintTokens",
+    "mergeSchema", "compression", "tokenColumn", "tokenGroup", "tokenFanOut", "mintTokens", "createTopic",
 )  # fmt: skip
 KNOWN = {name.lower(): name for name in (*BOTH, *READ, *WRITE)}
 
@@ -173,6 +173,7 @@ class WriteOptions:
     ids: IdColumns | None  # or of each record
     merge_schema: bool
     compression: str
+    create_topic: bool | None  # None: unless the name had a topic that was deleted
     checkpoint: str | None
 
     @classmethod
@@ -200,6 +201,7 @@ class WriteOptions:
             ids=ids,
             merge_schema=take("mergeSchema", _boolean, False),
             compression=take("compression", _one_of("lz4", "zstd", "none"), "lz4"),
+            create_topic=take("createTopic", _boolean, None),
             checkpoint=given.get("checkpointlocation"),
         )
 

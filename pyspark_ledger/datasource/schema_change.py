@@ -33,9 +33,14 @@ class SchemaWatch:
         """The schemas of commits only ever grow, so this is a binary search."""
         first = next(self._log.commits_from(view, begin)).number
         numbers = range(first, view.head.next_commit)
-        at = bisect_left(numbers, self._known + 1, key=lambda number: self._log.commit(view, number).schema_id)
+        at = bisect_left(numbers, self._known + 1, key=lambda number: self._schema_of(view, number))
         commit = self._log.commit(view, numbers[at])
+        assert commit is not None  # the topic's present schema came with a commit
         return Position(commit.ledger, commit.first_entry, 0)
+
+    def _schema_of(self, view: View, number: int) -> int:
+        commit = self._log.commit(view, number)
+        return view.head.schema_id if commit is None else commit.schema_id
 
     def _new_columns(self, schema_id: int) -> list[str]:
         return [name for name in self._log.schema(schema_id).names if name not in self._columns]

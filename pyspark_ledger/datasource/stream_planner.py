@@ -42,12 +42,14 @@ class StreamPlanner:
         self._stop: Position | None = None  # endingOffsets
         self._target: Position | None = None  # the end that Trigger.AvailableNow fixed
         self._last_batch_at: float | None = None
+        self._recognised = False  # whether what the checkpoint has seen was looked for in the topic
+        self._reported: tuple[bytes, dict[str, Any]] | None = None  # the head's last change, and the topic's end then
 
     # -- what Spark asks -----------------------------------------------------------------------------------
 
     def fix_target(self) -> None:
         """Trigger.AvailableNow: the query ends where the topic ends now."""
-        self._target = self.log().refresh(sync=True).head.end
+        self._target = self._newest(self.log()).head.end
 
     def initial_offset(self) -> dict[str, Any]:
         self.log()
@@ -59,17 +61,18 @@ class StreamPlanner:
         """Where the batch ends that begins at ``start``; ``start`` itself if there is nothing new."""
         log, view = self._current()
         at = None if offsets.is_initial(start) else offsets.parse(start, log.topic)
+        view = self._recognise(log, view, at)
         first = self._next_start(at)
         if first is None:
             return start
         begin = first.position
         if begin > view.head.end:
-            view = log.refresh(sync=True)  # the server that answered first may be behind
+            view = self._newest(log)  # the server that answered first may be behind
         if at is not None and self._is_lost(log, view, begin):
-            return Offset(log.topic.uuid, view.head.end, None, at.revision, at.epoch).to_json()
+            return self._json(log, view, Offset(log.topic.uuid, view.head.end, None, at.revision, at.epoch))
         # Spark makes batch 0 of any first answer, even of an empty one: this fixes where the query begins.
         begun = Offset(log.topic.uuid, begin, begin, first.revision, first.epoch)
-        nothing_new = start if at is not None else begun.to_json()
+        nothing_new = start if at is not None else self._json(log, view, begun)
         end = min(p for p in (view.head.end, self._ending(log, view), self._target) if p is not None)
         if begin >= end:
             return nothing_new
@@ -82,7 +85,7 @@ class StreamPlanner:
         if planned is None and change is not None:
             assert self._schema_watch is not None
             raise self._schema_watch.changed(change)
-        return nothing_new if planned is None else planned.to_json()
+        return nothing_new if planned is None else self._json(log, view, planned)
 
     def _plan(
         self, log: Log, view: View, at: Offset | None, first: BatchStart, end: Position, *, everything: bool
@@ -109,17 +112,22 @@ class StreamPlanner:
 
     def topic_end(self) -> dict[str, Any]:
         log, view = self._current()
-        return Offset(log.topic.uuid, view.head.end).to_json()
+        if self._reported is None or self._reported[0] != view.head.last_change:
+            end = Offset(log.topic.uuid, view.head.end).seen(log, view)
+            self._reported = view.head.last_change, end.to_json()
+        return self._reported[1]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[LedgerPartition]:
         """A batch that Spark has logged reads exactly its interval, whatever happens later."""
         log, view = self._current()
+        first = None if offsets.is_initial(start) else offsets.parse(start, log.topic)
         last = offsets.parse(end, log.topic)
+        view = self._recognise(log, view, first, last)
         if last.position > view.head.end:
-            view = log.refresh(sync=True)
+            view = self._newest(log)
             if self._is_lost(log, view, last.position):
                 last = Offset(last.uuid, view.head.end, last.start, last.revision, last.epoch)
-        begin = _begin_of(None if offsets.is_initial(start) else offsets.parse(start, log.topic), last)
+        begin = _begin_of(first, last)
         if begin >= last.position or (self._subscription is not None and self._subscription.is_void(last)):
             return []
         # A batch reads wholly from the generation that its offset names.
@@ -132,7 +140,9 @@ class StreamPlanner:
         """Without a subscription there is nothing to do: only Spark's checkpoint moves."""
         log = self.log()
         if self._subscription is not None:
-            self._subscription.done(offsets.parse(end, log.topic))
+            done = offsets.parse(end, log.topic)
+            self._recognise(log, self._current()[1], done)
+            self._subscription.done(done)
 
     def stop(self) -> None:
         if self._subscription is not None:
@@ -161,18 +171,65 @@ class StreamPlanner:
         """From memory, because Spark asks every few milliseconds. A watch says when to read again; polling covers a
         lost watch."""
         log = self.log()
-        return log, log.view(POLL_S)
+        try:
+            return log, log.view(POLL_S)
+        except DataLoss as loss:
+            self._go_on_without(loss, "going on with what is there now")
+            return log, log.view()
+
+    def _newest(self, log: Log) -> View:
+        try:
+            return log.refresh(sync=True)
+        except DataLoss as loss:
+            self._go_on_without(loss, "going on with what is there now")
+            return log.refresh(sync=True)
+
+    # -- a topic that is not what it was -------------------------------------------------------------------
+
+    def _recognise(self, log: Log, view: View, *known: Offset | None) -> View:
+        """When a query starts, and before it acknowledges anything: what its checkpoint has seen must be in the topic,
+        and its subscription must be the same one. The offsets that come later are its own."""
+        found = [offset for offset in known if offset is not None]
+        if found and not self._recognised:
+            view = self._newest(log)
+            for offset in found:
+                view = self._check_has_commit(log, view, offset)
+            if self._subscription is not None:  # only now: a rollback is the better answer
+                for offset in found:
+                    self._subscription.check_cursor(offset)
+        self._recognised = True
+        return view
+
+    def _check_has_commit(self, log: Log, view: View, offset: Offset) -> View:
+        if offset.commit is None:
+            return view
+        try:
+            log.check_has_commit(view, offset.commit.number, offset.commit.id)
+        except DataLoss as loss:
+            begin = min(offset.position, view.head.end)
+            self._go_on_without(loss, f"going on from {begin}: what was written before it since then is not read")
+            return self._newest(log)
+        return view
 
     def _is_lost(self, log: Log, view: View, position: Position) -> bool:
         """True if the position is past the end and the user wants to go on without what was lost."""
         try:
             log.check_not_past_end(view, position)
         except DataLoss as loss:
-            if self._options.fail_on_data_loss:
-                raise DataLoss(f"{loss.message}. To go on from the end, set failOnDataLoss=false", loss.code) from None
-            logger.warning("%s; going on from the end, because failOnDataLoss is false", loss)
+            self._go_on_without(loss, "going on from the end")
             return True
         return False
+
+    def _go_on_without(self, loss: DataLoss, how: str) -> None:
+        """Says what was lost: with failOnDataLoss=false in the log, otherwise the query fails."""
+        if self._options.fail_on_data_loss:
+            self._recognised = False  # whoever calls again all the same is told again
+            raise DataLoss(
+                f"{loss.message}. For this query to go on all the same, set failOnDataLoss=false ({how}), or start "
+                "with a new checkpoint",
+                loss.code,
+            ) from None
+        logger.warning("%s; %s, because failOnDataLoss is false", loss, how)
 
     # -- where a batch begins and ends ---------------------------------------------------------------------
 
@@ -189,7 +246,7 @@ class StreamPlanner:
         """Where the options say that the query begins. Resolved once: "latest" must not move while the query waits."""
         if self._start is None:
             log = self.log()
-            self._start = places.resolve(log, log.refresh(sync=True), self._options.start)
+            self._start = places.resolve(log, self._newest(log), self._options.start)
         return self._start
 
     def _ending(self, log: Log, view: View) -> Position | None:
@@ -218,6 +275,10 @@ class StreamPlanner:
         change = self._schema_watch.first_change(view, begin)
         return change if change is not None and change < end else None
 
+    def _json(self, log: Log, view: View, offset: Offset) -> dict[str, Any]:
+        cursor = self._subscription.cursor_id if self._subscription is not None else b""
+        return replace(offset, cursor=cursor).seen(log, view).to_json()
+
     # -- compacted reads -----------------------------------------------------------------------------------
 
     def _compacted(
@@ -226,7 +287,7 @@ class StreamPlanner:
         """Which generation the next batch reads, and from which position on its tombstones are delivered (the base)."""
         if not self._options.read_compacted:
             return None, EARLIEST
-        generation = generations.newest(view, end)
+        generation = generations.newest(self.log(), view, end)
         base = _base(generation, at, first)
         self._hold(generation, max(first.position, base))
         return generation, base

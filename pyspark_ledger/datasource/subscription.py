@@ -2,7 +2,7 @@
 
 Spark's checkpoint says which batches were planned; the cursor says what was acknowledged and where to continue. Offsets
 contain the cursor's revision. If a batch has another revision than the one before it, it begins at its ``from`` instead
-of where the last batch ended.
+of where the last batch ended. They also contain the cursor's id: one that is deleted and made again is another one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyspark_ledger.cursors.revision import under_revision
 from pyspark_ledger.datasource.offsets import Offset
 from pyspark_ledger.errors import Conflict, DataLoss
 from pyspark_ledger.log.log import Log
-from pyspark_ledger.log.places import PlaceLike
+from pyspark_ledger.log.places import SEEN_BYTES, PlaceLike
 from pyspark_ledger.metadata.records import Cursor
 
 logger = logging.getLogger(__name__)
@@ -56,6 +56,11 @@ class Subscription:
         self._attached_under: int | None = self._attached.epoch  # None: the checkpoint was compared with it
         self._restore_signal = _on_sigterm(self._attachment.detach)
         self._being_reset: _BeingReset | None = None  # set while batches wait for the end of a reset
+
+    @property
+    def cursor_id(self) -> bytes:
+        """How offsets say of which cursor they are; empty if the cursor was made before cursors had ids."""
+        return self._attached.id[:SEEN_BYTES]
 
     def next_start(self, at: Offset | None, *, last_chance: bool = False) -> BatchStart | None:
         """Where the next batch begins, of a query that has finished everything before ``at``.
@@ -99,12 +104,20 @@ class Subscription:
         return BatchStart(acknowledged, acknowledged, cursor.revision, cursor.epoch)
 
     def _check_identity(self, at: Offset | None) -> None:
-        """Offsets do not say of which cursor they are. But epochs only grow, and attaching has raised this one's: a
-        checkpoint that was written before and knows this epoch, or a later one, is of another cursor."""
+        """By the cursor's id; where that is not known, by its epoch. Epochs only grow, and attaching has raised this
+        one's: a checkpoint that was written before and knows this epoch, or a later one, is of another cursor."""
+        if at is not None and at.cursor and self.cursor_id:
+            self.check_cursor(at)
+            return
         attached_under = self._attached_under
         if at is not None and attached_under is not None and at.epoch >= attached_under and not self._is_past_end(at):
             raise self._recreated(f"epoch {at.epoch}", f"was at {attached_under - 1}")
         self._attached_under = None  # what comes next was planned by this query itself
+
+    def check_cursor(self, at: Offset) -> None:
+        """Raises if an offset says that it is of another cursor than the attached one."""
+        if at.cursor and self.cursor_id and at.cursor != self.cursor_id:
+            raise self._recreated(f"the id {at.cursor.hex()}", f"has the id {self.cursor_id.hex()}")
 
     def _is_past_end(self, at: Offset) -> bool:
         """Then ZooKeeper was rolled back, the cursor's epoch too, and planning says so."""

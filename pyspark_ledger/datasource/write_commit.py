@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+from collections.abc import Iterator
 
 import pyarrow as pa
 
 from pyspark_ledger.append.admission import ADMIT_ALL, Admission, ByBatchId, ByRecordIds, ByTokens, StagedBatch
 from pyspark_ledger.append.append import append
+from pyspark_ledger.base.names import spark_producer
 from pyspark_ledger.datasource.checkpoint import Checkpoint
-from pyspark_ledger.datasource.executor.staging import Staged, WritePlan, spark_producer
+from pyspark_ledger.datasource.executor.staging import Staged, WritePlan
 from pyspark_ledger.datasource.options import WriteOptions
-from pyspark_ledger.datasource.write_plan import writer_log
+from pyspark_ledger.datasource.write_plan import writer_log, writer_namespace
 from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.dedup.record_ids import RecordIds
-from pyspark_ledger.errors import Conflict
+from pyspark_ledger.errors import NotFound
+from pyspark_ledger.log import topics
 from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.sinks import gone_meanwhile
 from pyspark_ledger.tokens.groups import Groups
 
 logger = logging.getLogger(__name__)
@@ -54,14 +59,9 @@ def _query_and_run(staged: list[Staged]) -> tuple[str, str]:
 def _commit(
     options: WriteOptions, plan: WritePlan, staged: list[Staged], producer: str, batch_id: BatchId | None
 ) -> None:
-    if not any(message.rows or message.skipped for message in staged):
+    log = _log_to_append_to(options, plan, staged)
+    if log is None:
         return
-    log = writer_log(options, planned=True)
-    if log.topic.uuid != plan.uuid:
-        raise Conflict(
-            f"topic '{options.topic}' was deleted and recreated while the batch was written: run it again",
-            "LEDGER_TOPIC_RECREATED",
-        )
     batch = StagedBatch(
         id=log.clock.new_id(),
         entries=tuple(message.entry for message in staged if message.entry is not None),
@@ -71,7 +71,8 @@ def _commit(
         mints=options.mint_tokens,
         admission=_admission(log, options, plan, staged, batch_id),
     )
-    appended = append(log, batch)
+    with _deletion_told(options, staged):
+        appended = append(log, batch)
     has_rows = any(message.rows for message in staged)
     if appended.duplicate and has_rows and batch_id is not None and not batch_id.digest:
         # Nothing but the id and the number of rows says that this is the same batch: a person who has reused an id by
@@ -81,6 +82,39 @@ def _commit(
             "a retry of it and adds nothing. The rows are not compared: new data needs a new sequenceId",
             options.topic, producer, batch_id.sequence,
         )  # fmt: skip
+
+
+def _log_to_append_to(options: WriteOptions, plan: WritePlan, staged: list[Staged]) -> Log | None:
+    """The log, if there is something to append, and it is that of the topic which the tasks have staged for. Before
+    that the query's first commit to the topic notes which one it is, also if the batch is empty."""
+    query, _ = _query_and_run(staged)
+    uuid = next((message.uuid for message in staged), plan.uuid)
+    sinks = writer_namespace(options, planned=True).sinks
+    is_empty = not any(message.rows or message.skipped for message in staged)
+    if is_empty and (not query or sinks.remembers(query, options.topic, uuid)):
+        return None
+    with _deletion_told(options, staged):
+        log = writer_log(options, uuid)
+        sinks.check(query, options.topic, log.topic)
+        if log.topic.uuid != uuid:
+            raise gone_meanwhile(options.topic, recreated=True)
+        if query:
+            sinks.remember(query, log.topic)
+    return None if is_empty else log
+
+
+@contextlib.contextmanager
+def _deletion_told(options: WriteOptions, staged: list[Staged]) -> Iterator[None]:
+    """Says to a query whose topic was deleted how it can go on."""
+    try:
+        yield
+    except NotFound as error:
+        if error.code not in ("LEDGER_TOPIC_DELETED", "LEDGER_TOPIC_NOT_FOUND"):
+            raise
+        namespace = writer_namespace(options, planned=True)
+        query, _ = _query_and_run(staged)
+        namespace.sinks.check(query, options.topic, topics.find_topic(namespace.metadata, options.topic))
+        raise gone_meanwhile(options.topic, recreated=False) from error
 
 
 def _admission(

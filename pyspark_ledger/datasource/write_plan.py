@@ -4,15 +4,17 @@ what the tasks do."""
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from pyspark_ledger.append.admission import check_deduplicates
 from pyspark_ledger.append.producer import COMPRESSIONS, FRESH_S
+from pyspark_ledger.base.names import spark_producer
 from pyspark_ledger.client import shared_namespace
 from pyspark_ledger.datasource.checkpoint import Checkpoint
-from pyspark_ledger.datasource.executor.staging import Replay, WritePlan, spark_producer
+from pyspark_ledger.datasource.executor.staging import Replay, WritePlan
 from pyspark_ledger.datasource.options import WriteOptions
 from pyspark_ledger.datasource.types import arrow_schema
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
@@ -20,6 +22,7 @@ from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.log import folders, topics
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
+from pyspark_ledger.log.sinks import gone_meanwhile
 from pyspark_ledger.metadata.records import ProducerState, Topic
 from pyspark_ledger.tokens.ids import check_column
 
@@ -42,11 +45,11 @@ def plan_write(
     incoming = _stored(schemas.canonical(arrow_schema(schema)), options)
     if options.ids is not None:
         options.ids.check(incoming)
-    log = writer_log(options, incoming, planned=again)
+    log = _planned_log(options, incoming, stream=stream, again=again)
     folders.prepare(log)
     view = log.view()
     if options.ids is not None or options.sequence is not None or (stream and options.deduplicate):
-        check_deduplicates(log, view)
+        check_deduplicates(log)
     merged = schemas.merge(log.schema(view.head.schema_id), incoming, may_add=options.merge_schema)
     return WritePlan(
         storage=log.storage.uri,
@@ -96,37 +99,87 @@ def _replay(state: ProducerState, checkpoint: Checkpoint) -> Replay:
 _logs: dict[tuple[int, int, str], Log] = {}
 
 
-def writer_log(options: WriteOptions, schema: pa.Schema | None = None, *, planned: bool = False) -> Log:
-    """The topic's log; with a schema, the topic is created if it does not exist. Cached, so that what the log keeps in
-    memory is not read again for every batch. A plan (with a schema) reads the head first, because another process may
-    have committed the last batch. A commit need not: if what is in memory is outdated, the head's version differs.
-
-    ``planned``: another process has planned the batch, so the address is right, and a ZooKeeper that does not listen
+def writer_namespace(options: WriteOptions, *, planned: bool) -> OpenNamespace:
+    """``planned``: another process has planned the batch, so the address is right, and a ZooKeeper that does not listen
     is being restarted. It gets its time: the work of the tasks would be lost."""
     connection = options.connection
-    namespace = shared_namespace(connection.zookeeper, connection.storage, connection.password, answered=planned)
-    key = (os.getpid(), id(namespace), options.topic)
-    log = _logs.get(key)
+    return shared_namespace(connection.zookeeper, connection.storage, connection.password, answered=planned)
+
+
+def writer_log(options: WriteOptions, uuid: str | None = None) -> Log:
+    """The topic's log, for a commit. If what is in memory is outdated, the head's version differs. Only a topic with
+    this UUID is taken from memory, if one is given: of any other it is not known whether it is still there."""
+    namespace = writer_namespace(options, planned=True)
+    log = _known_log(namespace, options, FRESH_S)
+    if log is None or uuid not in (None, log.topic.uuid):
+        namespace.metadata.sync()
+        log = _open_log(namespace, options)
+    return log
+
+
+def _planned_log(options: WriteOptions, schema: pa.Schema, *, stream: bool, again: bool) -> Log:
+    """The topic's log, for a plan; the topic is created if it does not exist and may be. The head is read, because
+    another process may have committed the last batch."""
+    namespace = writer_namespace(options, planned=again)
+    query = Checkpoint(options.checkpoint, namespace.storage.uri).query_id() if stream else ""
+    log = _known_log(namespace, options, 0)
+    if log is None:
+        namespace.metadata.sync()  # a server that is behind may have the topic that was there before
+    topic = topics.find_topic(namespace.metadata, options.topic) if log is None else log.topic
+    namespace.sinks.check(query, options.topic, topic)
+    if topic is None:
+        _check_may_make(namespace, options, query, again=again)
+        _make_topic(namespace, options, schema)
+    return log or _open_log(namespace, options)
+
+
+def _known_log(namespace: OpenNamespace, options: WriteOptions, max_age_s: float) -> Log | None:
+    """Cached, so that what the log keeps in memory is not read again for every batch."""
+    log = _logs.get((os.getpid(), id(namespace), options.topic))
     if log is not None:
         try:
-            log.view(0 if schema is not None else FRESH_S)
+            log.view(max_age_s)
         except NotFound:
-            log = None  # deleted, and perhaps recreated
-    if log is None:
-        if schema is not None:
-            _ensure_topic(namespace, options, schema)
-        log = _logs[key] = namespace.log(options.topic)
+            return None  # deleted, and perhaps recreated
+        _check_fixed_columns(log.topic, options)
+    return log
+
+
+def _open_log(namespace: OpenNamespace, options: WriteOptions) -> Log:
+    log = _logs[os.getpid(), id(namespace), options.topic] = namespace.log(options.topic)
     _check_fixed_columns(log.topic, options)
     return log
 
 
-def _ensure_topic(namespace: OpenNamespace, options: WriteOptions, schema: pa.Schema) -> None:
-    if topics.find_topic(namespace.metadata, options.topic) is None:
-        try:
-            namespace.create_topic(options.topic, schema, options.key_column, options.version_column)
-        except Conflict as conflict:
-            if conflict.code != "LEDGER_TOPIC_EXISTS":
-                raise
+def _check_may_make(namespace: OpenNamespace, options: WriteOptions, query: str, *, again: bool) -> None:
+    """A query that has written nothing to a topic of this name may make it. Who is not known to be such a query does
+    not make the name of a deleted topic again, unless told to: perhaps it is what the topic was deleted under."""
+    name = options.topic
+    if again:
+        raise gone_meanwhile(name, recreated=False)
+    if options.create_topic is False:
+        raise NotFound(
+            f"there is no topic '{name}' in this namespace, and option 'createTopic' is false: make it with "
+            f"client.create_topic() or 'pyspark-ledger topics create {name}', or leave the option out",
+            "LEDGER_TOPIC_NOT_FOUND",
+        )
+    deleted = None if options.create_topic or query else topics.find_deleted(namespace.metadata, name)
+    if deleted is not None:
+        when = datetime.fromtimestamp(deleted.deleted_ms / 1000, UTC)
+        raise NotFound(
+            f"topic '{name}' was deleted on {when:%Y-%m-%d at %H:%M:%S} UTC, and a write does not make it again "
+            f"unasked: make it with client.create_topic() or 'pyspark-ledger topics create {name}', or set the option "
+            "createTopic=true",
+            "LEDGER_TOPIC_DELETED",
+        )
+
+
+def _make_topic(namespace: OpenNamespace, options: WriteOptions, schema: pa.Schema) -> None:
+    try:
+        namespace.create_topic(options.topic, schema, options.key_column, options.version_column)
+    except Conflict as conflict:
+        if conflict.code != "LEDGER_TOPIC_EXISTS":
+            raise
 
 
 def _check_fixed_columns(topic: Topic, options: WriteOptions) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from pyspark_ledger.datasource.executor.staging import Staged, TaskOrigin, WritePlan, spark_producer, stage
+from pyspark_ledger.base.names import spark_producer
+from pyspark_ledger.datasource.executor.staging import Staged, TaskOrigin, WritePlan, stage
 
 
 class LedgerStreamWriter(DataSourceStreamArrowWriter):

@@ -35,9 +35,13 @@ class Blobs:
             raise CorruptData(f"{self._storage.where(path)} is damaged: it fails its checksum; restore it from a copy")
         return data
 
-    def sweep(self, version: int, named: FileRef | None) -> None:
-        """Deletes the files of this and earlier versions, except the one that the node refers to at this version."""
+    def sweep(self, version: int, named: FileRef | None, before: FileRef | None) -> None:
+        """Deletes the files of this and earlier versions, except the one that the node refers to at this version; and
+        the one that it referred to ``before``, whatever its version: an upgrade makes a new node, whose versions begin
+        at 0, for the same file."""
         for path in list(self._storage.list(self._folder)):
             parsed = names.parse_versioned_file(path)
-            if parsed is not None and parsed[0] <= version and (named is None or parsed[1] != named.uid):
+            if parsed is None or (named is not None and parsed[1] == named.uid):
+                continue
+            if parsed[0] <= version or (before is not None and parsed[1] == before.uid):
                 self._storage.delete(path)

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import mmap
 import os
+import stat
 import sys
 import threading
 from abc import ABC, abstractmethod
@@ -43,10 +44,28 @@ class Sink(ABC):
 
 class Storage(ABC):
     """A root below which every path is relative. Every method raises Unavailable, with the name of the file, if the
-    disk or the object store fails, is full, or does not let us in."""
+    disk or the object store fails, is full, or does not let us in. ``marker`` is the name of a file that shows that
+    this is the right root; empty: nobody has to look for one, as in a task."""
 
-    def __init__(self, uri: str) -> None:
-        self.uri = uri
+    def __init__(self, uri: str, marker: str = "") -> None:
+        self.uri, self.marker = uri, marker
+
+    def check_marked(self) -> None:
+        """Before something is written or deleted by a process that can do so anywhere.
+
+        :raises Unavailable: the root has no marker file, and so is not the right one.
+        """
+        if self.marker and not self._is_marked():
+            raise Unavailable(
+                f"{self.where(self.marker)} is not there: is the storage mounted on this machine, or was the folder "
+                "moved? The namespace has this file in its storage root. Nothing is written or deleted without it, or "
+                "the log would be split over two places. If this is the right place, and only the file was lost, make "
+                "an empty one of that name",
+                "LEDGER_STORAGE_MISSING",
+            )
+
+    @abstractmethod
+    def _is_marked(self) -> bool: ...
 
     def make_folder(self, name: str) -> None:  # noqa: B027 - an object store has no folders
         """Makes a folder right below the root, or with an empty name the root itself and what is above it. Durable
@@ -96,19 +115,29 @@ class Storage(ABC):
             raise
         sink.close()
 
+    def replace(self, path: str, data: bytes, temporary: str) -> None:
+        """Writes a whole file, also where there is one already, and reads it back. Nobody ever sees a part of it.
+        ``temporary`` is a name for the time being, in the same folder."""
+        self.write(path, data)
+        self._read_back(path, data)
+
+    def _read_back(self, path: str, data: bytes) -> None:
+        if self.read(path, 0, len(data) + 1).to_pybytes() != data:
+            raise Unavailable(
+                f"{self.where(path)} was written and read back, and is not the same: use another storage",
+                "LEDGER_STORAGE_UNAVAILABLE",
+            )
+
     def where(self, path: str) -> str:
-        """A file's full name, for messages."""
-        return f"{self.uri.rstrip('/')}/{path}"
+        """A file's full name, for messages: without the settings of an object store, which are no part of it."""
+        root, _, _ = self.uri.partition("?")
+        return f"{root.rstrip('/')}/{path}"
 
     def prove_usable(self, name: str) -> None:
         """Makes the root, writes a file of this name into it, reads it back and deletes it."""
         self.make_folder("")
         self.write(name, _PROOF)
-        if self.read(name, 0, len(_PROOF) + 1).to_pybytes() != _PROOF:
-            raise Unavailable(
-                f"{self.where(name)} was written and read back, and is not the same: use another storage",
-                "LEDGER_STORAGE_UNAVAILABLE",
-            )
+        self._read_back(name, _PROOF)
         self.delete(name)
 
     def not_there(self, folder: str) -> Unavailable:
@@ -124,25 +153,31 @@ class Storage(ABC):
 
 
 class LocalStorage(Storage):
-    def __init__(self, uri: str) -> None:
-        super().__init__(uri)
+    def __init__(self, uri: str, marker: str = "") -> None:
+        super().__init__(uri, marker)
         self._root = Path(unquote(urlsplit(uri).path))
+        self._marker_path = str(self._root / marker)
         self._known_folders: set[Path] = set()
 
     def make_folder(self, name: str) -> None:
-        if name and not self.has_folder(""):
-            raise self.not_there("")
+        if name:
+            self.check_marked()
+            if not self.has_folder(""):
+                raise self.not_there("")
         if not self.has_folder(name):
             self._known_folders.clear()
         self._ensure_folder(self._root / name)
+
+    def _is_marked(self) -> bool:
+        return _stat(self._marker_path) is not None
 
     def is_bare(self) -> bool:
         with disk_errors("look into", self._root):
             return not self._root.is_dir() or next(self._root.iterdir(), None) is None
 
     def has_folder(self, name: str) -> bool:
-        with disk_errors("look for", self._root / name):
-            return (self._root / name).is_dir()
+        found = _stat(f"{self._root}/{name}")
+        return found is not None and stat.S_ISDIR(found.st_mode)
 
     def remove_folder(self, name: str) -> None:
         self._known_folders.clear()
@@ -192,6 +227,14 @@ class LocalStorage(Storage):
         with disk_errors("delete", full):
             full.unlink(missing_ok=True)
 
+    def replace(self, path: str, data: bytes, temporary: str) -> None:
+        self.write(temporary, data)
+        full = self._root / path
+        with disk_errors("write", full):
+            (self._root / temporary).replace(full)
+            _make_folder_durable(full.parent)
+        self._read_back(path, data)
+
     @contextlib.contextmanager
     def _reading(self, path: str) -> Iterator[None]:
         with disk_errors("read", self._root / path):
@@ -226,6 +269,15 @@ class LocalStorage(Storage):
         except PermissionError:  # above the root we may be allowed to pass through, and no more
             if folder.is_relative_to(os.path.realpath(self._root)):
                 raise
+
+
+def _stat(path: str) -> os.stat_result | None:
+    """None if there is nothing. Before each commit there are two such looks, so this is to be quick."""
+    with disk_errors("look for", path):
+        try:
+            return os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
 
 def _refuse_to_list(error: OSError) -> None:
@@ -297,8 +349,9 @@ class _LocalSink(Sink):
 class ObjectStorage(Storage):
     """Any pyarrow filesystem: S3, GCS, HDFS… An object is durable when its upload is complete."""
 
-    def __init__(self, uri: str) -> None:
-        super().__init__(uri)
+    def __init__(self, uri: str, marker: str = "") -> None:
+        super().__init__(uri, marker)
+        self._seen_marked = False
         # By process: a child that used its parent's connections would get its parent's answers. The parent's client
         # stays here in the child, since to close it would be to speak over those connections too.
         self._clients: dict[int, pa.fs.FileSystem] = {}
@@ -323,6 +376,14 @@ class ObjectStorage(Storage):
             ) from None
         self._clients.setdefault(os.getpid(), client)
         return str(root.rstrip("/"))
+
+    def _is_marked(self) -> bool:
+        """Looked at once: a bucket is not unmounted, and a look is a request."""
+        if not self._seen_marked:
+            with _store_errors("look for", self.where(self.marker)):
+                info = self._fs.get_file_info(f"{self._root}/{self.marker}")
+            self._seen_marked = info.type == pa.fs.FileType.File
+        return self._seen_marked
 
     def create(self, path: str) -> Sink:
         with _store_errors("create", self.where(path)):
@@ -422,16 +483,18 @@ def normalise_uri(text: str) -> str:
     return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}{query}"
 
 
-_opened: dict[tuple[int, str], Storage] = {}
+_opened: dict[tuple[int, str, str], Storage] = {}
 _opening = threading.Lock()
 
 
-def open_storage(uri: str) -> Storage:
-    """One storage per process and root: workers are reused over many tasks, and clients do not survive a fork."""
-    key = (os.getpid(), normalise_uri(uri))
+def open_storage(uri: str, marker: str = "") -> Storage:
+    """One storage per process, root and marker: workers are reused over many tasks, and clients do not survive a
+    fork."""
+    key = (os.getpid(), normalise_uri(uri), marker)
     with _opening:
         if key not in _opened:
-            _opened[key] = LocalStorage(key[1]) if key[1].startswith("file:") else ObjectStorage(key[1])
+            kind = LocalStorage if key[1].startswith("file:") else ObjectStorage
+            _opened[key] = kind(key[1], marker)
         return _opened[key]
 
 

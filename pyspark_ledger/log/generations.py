@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,10 +18,10 @@ from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import DataLoss
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import EntryReader
-from pyspark_ledger.files.topicfiles import FILE_TYPE, TopicFiles, file_from_row, file_row
+from pyspark_ledger.files.topicfiles import FILE_TYPE, RowCodec, TopicFiles, file_from_row, file_row
 from pyspark_ledger.log.rows import stored_at_or_after
 from pyspark_ledger.log.slices import CompactedSlice
-from pyspark_ledger.metadata.records import FileRef, Generation
+from pyspark_ledger.metadata.records import FileRef, Generation, Head, Replaced
 
 if TYPE_CHECKING:  # only for types: executors that compact have no log
     from pyspark_ledger.log.log import Log, View
@@ -39,30 +40,55 @@ _MANIFEST = pa.schema(
 )
 
 
-def newest(view: View, end: Position | None = None) -> Generation | None:
+# Made when it is first needed: executors that compact import this module and read no list.
+@cache
+def _replaced_rows() -> RowCodec[Replaced]:
+    return RowCodec(Replaced)
+
+
+def newest(log: Log, view: View, end: Position | None = None) -> Generation | None:
     """The newest generation. For a read that stops at ``end``, the newest whose horizon is not after it: a later one
     has dropped records that were the last of their key at ``end``."""
-    usable = [generation for generation in view.head.generations if end is None or generation.horizon <= end]
+    last = view.head.generation
+    if last is None or end is None or last.horizon <= end:
+        return last
+    usable = [generation for generation in kept(log.files, view.head) if generation.horizon <= end]
     return usable[-1] if usable else None
 
 
 def numbered(log: Log, view: View, number: int) -> Generation:
     """The generation with this number, which a batch was planned on. What a stale server has not seen yet is not
     gone."""
-    if number not in _numbers(view):
+    last = view.head.generation
+    if last is None or last.number < number:
         view = log.refresh(sync=True)
-    for generation in view.head.generations:
+        last = view.head.generation
+    if last is not None and last.number == number:
+        return last
+    there = kept(log.files, view.head)
+    for generation in there:
         if generation.number == number:
             return generation
     raise DataLoss(
         f"the batch was planned on generation {number} of the compacted topic, which has been collected since "
-        f"(there are {', '.join(map(str, _numbers(view)))}): start with a new checkpoint",
+        f"(there are {', '.join(str(generation.number) for generation in there)}): start with a new checkpoint",
         "LEDGER_GENERATION_GONE",
     )
 
 
-def _numbers(view: View) -> list[int]:
-    return [generation.number for generation in view.head.generations]
+def kept(files: TopicFiles, head: Head) -> list[Generation]:
+    """All generations that can be read, oldest first."""
+    before = [replaced.generation for replaced in fetch_replaced(files, head.replaced)]
+    return before if head.generation is None else [*before, head.generation]
+
+
+def fetch_replaced(files: TopicFiles, list_file: FileRef | None) -> list[Replaced]:
+    return [_replaced_rows().load(row) for row in files.fetch(list_file)] if list_file is not None else []
+
+
+def stage_replaced(files: TopicFiles, replaced: list[Replaced], epoch: int) -> FileRef | None:
+    rows = _replaced_rows()
+    return files.stage([rows.dump(each) for each in replaced], rows.schema, epoch) if replaced else None
 
 
 # -- manifests ----------------------------------------------------------------------------------------------------
@@ -138,7 +164,7 @@ class CompactedLedger:
 
     def position(self, piece: CompactedSlice, row: int) -> Position:
         """Where the record in a row of a slice's file was; past the last one, where the next file begins."""
-        if row >= piece.file_rows:
+        if row >= piece.all_rows:
             following = [b.first for b in self._batches if b.start == 0][piece.number + 1 :]
             return following[0] if following else self._generation.horizon
         return first_position(self._read(piece.file, row, row + 1))

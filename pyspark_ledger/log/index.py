@@ -52,8 +52,7 @@ class Index:
         yield from self._walk(rows, key, value)
 
     def commits(self, leaf: IndexRow) -> list[Commit]:
-        load = _commit_rows().load
-        return [load(row) for row in self._files.fetch(leaf.file)]
+        return self._files.fetch_records(leaf.file, _commit_rows())
 
     def references(self, first_commit: int) -> Iterator[FileRef]:
         """Every file of the tree that is on the way to this commit or a later one."""
@@ -76,8 +75,7 @@ class Index:
                 yield from self._walk(self._rows(row.file), key, value)
 
     def _rows(self, ref: FileRef) -> list[IndexRow]:
-        load = _index_rows().load
-        return [load(row) for row in self._files.fetch(ref)]
+        return self._files.fetch_records(ref, _index_rows())
 
     def extended(self, leaf: IndexRow, epoch: int, fanout: int) -> tuple[FileRef, ...]:
         """Stages the files of a tree that has one more leaf, and returns its spine. This tree is not changed."""

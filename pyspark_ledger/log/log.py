@@ -3,39 +3,56 @@
 A :class:`Log` keeps the head and the open ledger's commits in memory. Writers use them even if they may be outdated: a
 commit that was decided from an outdated head is refused, because it checks the head's version. Readers keep them
 current with a watch, and by polling in case the watch is lost.
+
+What is in memory may also be of a history that has ended, because ZooKeeper was rolled back: see ``rollback``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.limits import DEFAULT_LIMITS, Limits
+from pyspark_ledger.base.names import this_process
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.dedup import producers as dedup
-from pyspark_ledger.errors import CorruptData, DataLoss, NotFound
+from pyspark_ledger.errors import CorruptData, DataLoss, LedgerError, NotFound
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.files.topicfiles import TopicFiles
+from pyspark_ledger.log import rollback
 from pyspark_ledger.log.index import Index
 from pyspark_ledger.metadata.port import (
+    Check,
     CommitKey,
+    Create,
     DedupKey,
+    Delete,
     HeadKey,
     Key,
     Metadata,
     NamespaceKey,
+    Op,
+    Part,
+    PartKey,
+    PoliciesKey,
+    Put,
     R,
+    RetentionKey,
     SchemaKey,
+    TipKey,
+    TransactionLost,
     Versioned,
 )
-from pyspark_ledger.metadata.records import Commit, Entry, Head, Topic
-from pyspark_ledger.metadata.transactions import Transactions
+from pyspark_ledger.metadata.records import Commit, Entry, Head, Marker, Policies, Topic
+from pyspark_ledger.metadata.transactions import RolledBack, Transactions
+from pyspark_ledger.metadata.wallclock import believable_ms
 
 logger = logging.getLogger(__name__)
 
@@ -81,16 +98,62 @@ class Log:
         self._producers: dedup.Producers | None = None
         self._snapshot: tuple[int, int] | None = None  # the open ledger, and the size of the snapshot before it
         self._namespace: tuple[float, bool] | None = None  # when it was read, and whether it deduplicates
+        self._policies: tuple[int, Versioned[Policies]] | None = None  # over which connection they were read
+        self._parts: set[tuple[int, Part]] = set()  # that are there, as was seen over a connection
+        self._noting = False  # that ZooKeeper was rolled back
+        self.histories = 1  # that this process has seen: positions of an earlier one are of no use in this one
+
+    def now_ms(self) -> int:
+        """The time for what is written into the log: a wrong clock of this machine does no harm."""
+        return believable_ms(self.metadata, self.clock, self.limits)
 
     @property
     def transactions(self) -> Transactions:
-        return Transactions(self.metadata, self.limits, self.clock)
+        return Transactions(self.metadata, self.limits, self.clock, self.refused)
 
-    def change_head(self, edit: Callable[[Head], Head | None], what: str) -> View:
+    def change_head(
+        self, edit: Callable[[Head], Head | None], what: str, also: Callable[[], Iterable[Op]] = lambda: ()
+    ) -> View:
         """Any change of the head that is not an append. Commits that were decided from the old head are refused,
-        because the head has another version then."""
-        self.transactions.change(_HeadNode(self), edit, f"topic '{self.topic.name}': {what}")
+        because the head has another version then. ``also`` gives operations of the same transaction."""
+        operation, before = self.clock.new_id(), b""
+
+        def changed(head: Head) -> Head | None:
+            nonlocal before
+            edited = edit(head)
+            before = head.last_change
+            return None if edited is None else replace(edited, last_change=operation)
+
+        def with_tip(after: Head) -> Iterable[Op]:
+            return (*_next_tip(after.uuid, before, operation), *also())
+
+        what = f"topic '{self.topic.name}': {what}"
+        self.transactions.change(_HeadNode(self), changed, what, operation=operation, also=with_tip)
         return self.view()
+
+    def ensure_part(self, part: Part) -> None:
+        """Makes the parent of nodes of one kind, which a topic gets with the first of them."""
+        made = (self.metadata.connections, part)
+        if made not in self._parts:
+            what = f"topic '{self.topic.name}': its {part}"
+            key = PartKey(self.topic.uuid, part)
+            self.transactions.make(key, Marker(), what, lambda: self.refresh(sync=True))
+            self._parts.add(made)
+
+    def retention_guard(self) -> Op:
+        """For a transaction by which somebody begins to need old records: it orders that against those who give up old
+        ledgers. Call it before reading the head from which the transaction is decided."""
+        key = RetentionKey(self.topic.uuid)
+        return Put(key, Marker(), self._read(key).version)
+
+    def refused(self, refusal: TransactionLost) -> None:
+        """Called when a transaction was refused: some reasons say more than that somebody else was faster."""
+        match refusal.op:
+            case Check(PoliciesKey(uuid), _) if uuid == self.topic.uuid:
+                self._policies = None
+            case Delete(TipKey(uuid, _), _) if uuid == self.topic.uuid and not self._noting:
+                # The head had the right version, or that would have been the reason.
+                raise self._rolled_back("its head has the version that it had before, and is another one")
 
     @classmethod
     def by_uuid(cls, metadata: Metadata, storage: Storage, uuid: str, limits: Limits, clock: Clock) -> Log | None:
@@ -120,18 +183,26 @@ class Log:
             fresh = sync or attempt > 0
             if fresh:
                 self.metadata.sync()
+                self._policies = None  # a rejection counts only if nothing that it is based on is outdated
             self._hinted = False
+            before = self._view  # another thread may change it while this one reads, and is then not to be compared
             found = self.metadata.read(HeadKey(self.topic.uuid), self._hint if self._watch else None)
-            if found is None or (self._view is not None and found.version < self._view.version):
-                if not fresh:
-                    continue  # the server of a new session may lag behind
-                raise self._gone() if found is None else self._rolled_back()
-            commits = self._open_commits(found.record)
+            is_older = found is not None and before is not None and found.version < before.version
+            if (found is None or is_older) and not fresh:
+                continue  # the server of a new session may lag behind
+            if found is None:
+                raise self.gone()
+            commits = self._open_commits(before, found.record)
             if commits is not None:
-                self._seen_at = self.clock.monotonic()
-                return self._install(found, commits)
+                now = View(found.record, found.version, commits)
+                self._check_follows(before, now)
+                if self._view is before or self._view is None or self._view.version <= now.version:
+                    self._seen_at = self.clock.monotonic()
+                    self._view = now
+                return now
         raise CorruptData(
-            f"topic '{self.topic.name}' ({self.topic.uuid}): commits that its head names are not in ZooKeeper"
+            f"topic '{self.topic.name}' ({self.topic.uuid}): commits that its head names are not in ZooKeeper, or do "
+            "not follow each other"
         )
 
     def committed(self, head: Head, version: int, commit: Commit, highest: pa.Table | None = None) -> View:
@@ -140,28 +211,32 @@ class Log:
         assert version == self._view.version + 1
         if self._producers is not None and self._producers.next_commit == commit.number:
             self._producers.apply(commit, self.files, highest)
-        return self._install(Versioned(head, version), (*self._view.open_commits, commit))
+        self._view = View(head, version, (*self._view.open_commits, commit))
+        return self._view
 
     def head_changed(self, now: Versioned[Head]) -> None:
         """Takes over a head that this process has just written, without a new commit."""
         if self._view is not None and now.version == self._view.version + 1:
-            self._install(now, self._view.open_commits)
+            self._view = View(now.record, now.version, self._view.open_commits)
 
-    def _install(self, head: Versioned[Head], commits: tuple[Commit, ...]) -> View:
-        self._view = View(head.record, head.version, commits)
-        return self._view
-
-    def _open_commits(self, head: Head) -> tuple[Commit, ...] | None:
-        """None if the ledger was sealed and its nodes were deleted while we read them."""
+    def _open_commits(self, before: View | None, head: Head) -> tuple[Commit, ...] | None:
+        """None if the ledger was sealed and its nodes were deleted while we read them, or ZooKeeper was rolled back
+        after we had read the head. ``before`` is the view that was in memory."""
         known: tuple[Commit, ...] = ()
-        if self._view is not None and self._view.head.ledger == head.ledger:
-            known = self._view.open_commits
+        if before is not None and before.head.ledger == head.ledger and before.head.next_commit <= head.next_commit:
+            known = before.open_commits
+        commits = self._with_new_commits(head, known)
+        if commits is not None and known and not rollback.is_chain(commits[len(known) - 1 :], head):
+            commits = self._with_new_commits(head, ())  # what is in memory is of a history that has ended
+        return None if commits and not rollback.is_chain(commits, head) else commits
+
+    def _with_new_commits(self, head: Head, known: tuple[Commit, ...]) -> tuple[Commit, ...] | None:
         numbers = range(head.ledger_first_commit + len(known), head.next_commit)
         found = self.metadata.read_many([CommitKey(head.uuid, head.ledger, n) for n in numbers])
         new = tuple(node.record for node in found if node is not None)
         return (*known, *new) if len(new) == len(found) else None
 
-    def _read(self, key: Key[R]) -> R:
+    def _read(self, key: Key[R]) -> Versioned[R]:
         """A record that every topic has. If it seems to be missing it is read again after a sync, because the server
         may lag behind."""
         found = self.metadata.read(key)
@@ -169,35 +244,113 @@ class Log:
             self.metadata.sync()
             found = self.metadata.read(key)
         if found is None:
-            raise self._gone()
-        return found.record
+            raise self.gone()
+        return found
 
     def _hint(self) -> None:
         self._hinted = True
 
-    def _gone(self) -> NotFound:
+    def gone(self) -> NotFound:
         return NotFound(
-            f"topic '{self.topic.name}' ({self.topic.uuid}) was deleted; a topic made since under the same name is "
-            "another topic",
+            f"topic '{self.topic.name}' ({self.topic.uuid}) was deleted (or ZooKeeper was rolled back to before it "
+            "was made); a topic made since under the same name is another topic",
             "LEDGER_TOPIC_DELETED",
         )
 
-    def _rolled_back(self) -> DataLoss:
-        return DataLoss(
-            f"topic '{self.topic.name}': its head is older than it was before: ZooKeeper was rolled back to an older "
-            "state, and commits were lost. Writers stop until it is repaired",
-            "LEDGER_SET_BACK",
-        )
+    # -- rollbacks -----------------------------------------------------------------------------------------
+
+    def _check_follows(self, before: View | None, now: View) -> None:
+        """Raises if what was just read does not come after the view that was in memory."""
+        if before is None or (now.version, now.head.last_change) == (before.version, before.head.last_change):
+            return
+        number = before.head.next_commit - 1
+        is_lost = not self.has_commit(now, number, before.head.last_commit)
+        why = f"its commit {number} is another one now" if is_lost else rollback.what_went_back(before, now)
+        # After a repair versions and the like have begun anew: then it matters only whether a commit is lost.
+        if why and (is_lost or before.head.repaired >= now.head.repaired):
+            raise self._rolled_back(why)
+
+    def has_commit(self, view: View, number: int, id: bytes) -> bool:
+        """Whether the last commit up to this number has an id that starts so, as far as can be known. (Where a repair
+        has left a gap in the numbers, that is the last one before the gap.)"""
+        if number < 0 or not id or (view.head.trim is not None and number < view.head.trim.commit):
+            return True
+        if number >= view.head.next_commit:
+            return False
+        after = self.commit(view, number + 1)
+        known = view.head.last_commit if after is None else after.previous
+        if known:
+            return known.startswith(id)
+        found = self.commit(view, number)  # what comes after it is of format 1
+        return found is not None and found.id.startswith(id)
+
+    def check_has_commit(self, view: View, number: int, id: bytes) -> None:
+        """Raises DataLoss if a commit that somebody has seen is not in the log: its number, and how its id starts."""
+        if not self.has_commit(view, number, id):
+            raise self._rolled_back(f"it had a commit {number} that it does not have now", number)
+
+    def check_not_set_back(self, head: Head) -> None:
+        """Raises DataLoss if a rollback was noticed, and nobody has decided yet how to go on."""
+        if head.set_back is not None:
+            raise rollback.loss(self.topic.name, head.set_back.why)
+
+    def _rolled_back(self, why: str, number: int | None = None) -> RolledBack:
+        """What to raise if a rollback was noticed, after it was written into the head for everybody else. ``number`` is
+        of a commit that is lost; the default is the last one that is in memory."""
+        known = self._view.head if self._view is not None else None
+        repaired_before = known.repaired if known is not None and number is None else 0
+        if number is None:
+            number = known.next_commit - 1 if known is not None else -1
+        self._view = self._producers = self._policies = self._snapshot = None  # of a history that has ended
+        self._schemas = {}
+        self.histories += 1
+        found = rollback.note(self.clock.now_ms(), this_process(), why, number, known)
+        repaired = False
+
+        def note(head: Head) -> Head | None:
+            nonlocal repaired
+            repaired = found.next_commit <= head.repaired and repaired_before < head.repaired
+            noted = rollback.with_largest(head.set_back, found)
+            return None if repaired or noted == head.set_back else replace(head, set_back=noted)
+
+        self._noting = True  # if that is refused too, there is nothing more to say
+        try:
+            with contextlib.suppress(LedgerError):  # the next one who notices writes it
+                self.change_head(note, "a note that ZooKeeper was rolled back")
+        finally:
+            self._noting = False
+        return rollback.noticed(self.topic.name, why, repaired=repaired)
+
+    def later_epoch(self, where: str, epoch: int, head: Head, *, note: bool = True) -> DataLoss:
+        """What to raise if a file is of a later gc epoch than the head's; ``note``: after that was written into it."""
+        why = f"{where} is of gc epoch {epoch}, and that is {head.gc_epoch} now"
+
+        def noted(head: Head) -> Head | None:
+            if epoch <= head.gc_epoch:
+                return None  # only the head in memory was older
+            found = rollback.note(self.clock.now_ms(), this_process(), why, head.next_commit - 1, head)
+            found = rollback.with_largest(head.set_back, replace(found, gc_epoch=epoch))
+            return None if found == head.set_back else replace(head, set_back=found)
+
+        if note:
+            with contextlib.suppress(LedgerError):  # the next one who notices writes it
+                self.change_head(noted, "a note that ZooKeeper was rolled back")
+        return rollback.loss(self.topic.name, why)
 
     # -- commits -------------------------------------------------------------------------------------------
 
-    def commit(self, view: View, number: int) -> Commit:
-        """A commit by number, from the open ledger or the index."""
-        if number >= view.head.ledger_first_commit:
-            return view.open_commits[number - view.head.ledger_first_commit]
-        index = Index(self.files, view.head.index)
-        leaf = next(index.leaves(lambda row: row.first_commit, number))
-        return index.commits(leaf)[number - leaf.first_commit]
+    def commit(self, view: View, number: int) -> Commit | None:
+        """A commit by number, from the open ledger or the index. Where a repair has left a gap in the numbers, the
+        first one after it; None if there is none yet."""
+        head = view.head
+        if number < head.ledger_first_commit:
+            index = Index(self.files, head.index)
+            for leaf in index.leaves(lambda row: row.first_commit, number):
+                commits = index.commits(leaf)
+                if number < leaf.first_commit + len(commits):
+                    return commits[max(0, number - leaf.first_commit)]
+        at = max(0, number - head.ledger_first_commit)
+        return view.open_commits[at] if at < len(view.open_commits) else None
 
     def commits_from(self, view: View, position: Position) -> Iterator[Commit]:
         """Every commit that ends after a position, in order."""
@@ -245,7 +398,7 @@ class Log:
 
     def schema(self, schema_id: int) -> pa.Schema:
         if schema_id not in self._schemas:
-            record = self._read(SchemaKey(self.topic.uuid, schema_id))
+            record = self._read(SchemaKey(self.topic.uuid, schema_id)).record
             self._schemas[schema_id] = schemas.from_bytes(record.arrow)
         return self._schemas[schema_id]
 
@@ -255,7 +408,7 @@ class Log:
         for _ in range(self.limits.look_attempts):
             states = self._producers
             if states is None or not self._can_follow(states, view.head):
-                states = dedup.Producers.load(self._read(DedupKey(self.topic.uuid)), self.files, self.limits)
+                states = dedup.Producers.load(self._read(DedupKey(self.topic.uuid)).record, self.files, self.limits)
             if states.next_commit >= view.head.ledger_first_commit:
                 for commit in view.open_commits[states.next_commit - view.head.ledger_first_commit :]:
                     states.apply(commit, self.files)
@@ -272,7 +425,7 @@ class Log:
         view = self.view()
         largest = max((c.highest_file.length for c in view.open_commits if c.highest_file is not None), default=0)
         if self._snapshot is None or self._snapshot[0] != view.head.ledger:
-            file = self._read(DedupKey(self.topic.uuid)).producers_file
+            file = self._read(DedupKey(self.topic.uuid)).record.producers_file
             self._snapshot = (view.head.ledger, file.length if file is not None else 0)
         if not name and max(largest, self._snapshot[1]) > at_most * _PRODUCER_BYTES:
             return None
@@ -281,13 +434,20 @@ class Log:
     def _can_follow(self, states: dedup.Producers, head: Head) -> bool:
         """Whether the state can be derived from what is in memory and the open ledger's commits. If a topic evicts
         producers, it does so when a ledger is sealed: then only the new snapshot is right."""
-        if head.policies.evict_producers_ms and states.first_commit != head.ledger_first_commit:
+        if self.policies().record.evict_producers_ms and states.first_commit != head.ledger_first_commit:
             return False
         return head.ledger_first_commit <= states.next_commit <= head.next_commit
 
-    def deduplicates(self, view: View) -> bool:
+    def policies(self) -> Versioned[Policies]:
+        """From memory. Whoever decides by them checks their version in the same transaction."""
+        connection = self.metadata.connections
+        if self._policies is None or self._policies[0] != connection:
+            self._policies = connection, self._read(PoliciesKey(self.topic.uuid))
+        return self._policies[1]
+
+    def deduplicates(self) -> bool:
         """Whether sequence ids are checked: the topic's policy, or else its namespace's."""
-        policy = view.head.policies.deduplication
+        policy = self.policies().record.deduplication
         return self._namespace_deduplicates() if policy is None else policy
 
     def _namespace_deduplicates(self) -> bool:
@@ -312,6 +472,17 @@ class _HeadNode:
 
     def changed(self, now: Versioned[Head]) -> None:
         self._log.head_changed(now)
+
+
+def head_ops(view: View, after: Head) -> tuple[Op, ...]:
+    """Sets the head, decided from a view, and moves the tip along. The head's version comes first: if it is another
+    one, that is why the transaction is refused."""
+    uuid = after.uuid
+    return Put(HeadKey(uuid), after, view.version), *_next_tip(uuid, view.head.last_change, after.last_change)
+
+
+def _next_tip(uuid: str, before: bytes, after: bytes) -> tuple[Op, ...]:
+    return Delete(TipKey(uuid, before)), Create(TipKey(uuid, after), Marker())
 
 
 def _head(view: View) -> Versioned[Head]:

@@ -8,9 +8,10 @@ import pyarrow as pa
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.limits import DEFAULT_LIMITS, Limits
-from pyspark_ledger.files.storage import Storage, open_storage
-from pyspark_ledger.log import topics
+from pyspark_ledger.files.storage import Storage
+from pyspark_ledger.log import root, topics
 from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.sinks import Sinks
 from pyspark_ledger.metadata.port import Metadata
 from pyspark_ledger.metadata.records import Topic
 from pyspark_ledger.metadata.transactions import Transactions
@@ -31,12 +32,13 @@ class OpenNamespace:
         self.metadata, self.address, self.limits, self.clock = metadata, address, limits, clock
         self._asked_storage = storage or os.environ.get("LEDGER_STORAGE")
         self._storage: Storage | None = None
+        self.sinks = Sinks(metadata, limits, clock)
 
     @property
     def storage(self) -> Storage:
         """Where the files are, recorded in ZooKeeper by whoever names it first."""
         if self._storage is None:
-            self._storage = open_storage(topics.storage_root(self.metadata, self._asked_storage, self.clock))
+            self._storage = root.open_root(self.metadata, self._asked_storage, self.clock)
         return self._storage
 
     @property

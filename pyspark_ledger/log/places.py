@@ -19,8 +19,34 @@ from pyspark_ledger.log import scan
 
 if TYPE_CHECKING:  # only for types: options are parsed where there is no log
     from pyspark_ledger.log.log import Log, View
+    from pyspark_ledger.metadata.records import Commit
 
-OFFSET_FORMAT = 1  # of the offsets that Spark keeps in its checkpoints
+OFFSET_FORMAT = 2  # of the offsets that Spark keeps in its checkpoints
+SEEN_BYTES = 4  # of an id: enough to tell two histories of a log apart
+_SEEN = re.compile(rf"(\d{{1,18}}):([0-9a-f]{{{2 * SEEN_BYTES}}})")
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCommit:
+    """A commit as an offset names it, written ``17:0a1b2c3d``: its number, and how its id begins. After a rollback of
+    ZooKeeper another commit may have the number, but not the id."""
+
+    number: int
+    id: bytes
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.id.hex()}"
+
+    @classmethod
+    def of(cls, commit: Commit) -> SeenCommit:
+        return cls(commit.number, commit.id[:SEEN_BYTES])
+
+    @classmethod
+    def parse(cls, text: str) -> SeenCommit:
+        match = _SEEN.fullmatch(text)
+        if match is None:
+            raise InvalidInput(f"{text!r} is not a commit of an offset, as in 17:0a1b2c3d", "LEDGER_INVALID_POSITION")
+        return cls(int(match[1]), bytes.fromhex(match[2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +56,9 @@ class Place:
     word: Literal["", "earliest", "latest"] = ""
     position: Position | None = None
     uuid: str = ""  # of the topic that the position belongs to, if it came in an offset
+    topic: str = ""  # and that topic's name, which offsets of version 1 do not have
     publish_ms: int | None = None
+    commit: SeenCommit | None = None  # the last one before the position, if it came in an offset
 
 
 PlaceLike = str | Position | datetime | Place  # what callers may give
@@ -59,7 +87,8 @@ def parse(given: PlaceLike, what: str = "place in a topic") -> Place:
     place = (parse_offset(given) or _parse_iso(given)) if isinstance(given, str) else None
     if place is None:
         raise InvalidInput(
-            f"{given!r} is no {what}: use earliest, latest, a position as 3:17:0, or a time in ISO 8601",
+            f"{given!r} is no {what}: use earliest, latest, a position as 3:17:0, an offset's JSON, or a time "
+            "in ISO 8601",
             "LEDGER_INVALID_POSITION",
         )
     return place
@@ -74,14 +103,36 @@ def parse_offset(text: str) -> Place | None:
         return Place(word="latest")
     try:
         offset: dict[str, Any] = json.loads(text) if text.startswith("{") else {"pos": text}
-        if offset.get("v", OFFSET_FORMAT) <= OFFSET_FORMAT:
-            return Place(position=Position.parse(offset["pos"]), uuid=str(offset.get("topic", "")))
-    except (ValueError, KeyError, TypeError, InvalidInput):
+        name, fields = only_topic({"v": 1, "topic": "", **offset}, f"the offset {text}")
+        commit = SeenCommit.parse(fields["commit"]) if "commit" in fields else None
+        return Place(position=Position.parse(fields["pos"]), uuid=str(fields["id"]), topic=name, commit=commit)
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    raise InvalidInput(
-        f"'{text}' is an offset of format {offset['v']}, this version knows {OFFSET_FORMAT}: upgrade pyspark-ledger",
-        "LEDGER_NEWER_FORMAT",
-    )
+    except InvalidInput as error:
+        if error.code == "LEDGER_INVALID_POSITION":
+            return None
+        raise
+
+
+def only_topic(offset: dict[str, Any], what: str) -> tuple[str, dict[str, Any]]:
+    """What the JSON of an offset says about its one topic: the topic's name, and the fields as of version 2. Version 1
+    had them beside the version, and no name. KeyError and the like if it is no offset; InvalidInput if it is one that
+    this version cannot use, and then ``what`` says which."""
+    version = offset["v"]
+    if version > OFFSET_FORMAT:
+        raise InvalidInput(
+            f"{what} is of format {version}, this version knows {OFFSET_FORMAT}: upgrade pyspark-ledger",
+            "LEDGER_NEWER_FORMAT",
+        )
+    if version == 1:
+        return "", {**offset, "id": offset["topic"]}
+    if version != OFFSET_FORMAT:
+        raise ValueError(f"there is no format {version}")
+    topics = offset["topics"]
+    if len(topics) > 1:
+        raise InvalidInput(f"{what} is of several topics, {', '.join(sorted(topics))}: a read has exactly one")
+    ((name, fields),) = topics.items()
+    return name, fields
 
 
 def parse_time(text: str) -> Place | None:
@@ -120,7 +171,23 @@ def resolve(log: Log, view: View, given: PlaceLike) -> Position:
             "there, or ZooKeeper was rolled back to an older state and commits were lost",
             "LEDGER_POSITION_PAST_END",
         )
+    check_seen(log, place)
     return place.position
+
+
+def check_seen(log: Log, place: Place) -> None:
+    """DataLoss if an offset knows a commit that the log does not have. It was given by a person, who may have mistyped
+    it: so, other than for a checkpoint, nothing is written into the head because of it."""
+    seen = place.commit
+    if seen is None or log.has_commit(log.view(), seen.number, seen.id):
+        return
+    if not log.has_commit(log.refresh(sync=True), seen.number, seen.id):
+        raise DataLoss(
+            f"the offset knows commit {seen} of topic '{log.topic.name}', which is another one or not there: ZooKeeper "
+            "was rolled back to an older state and commits were lost, or the offset was changed by hand. To use its "
+            f"position all the same, give only that: {place.position}",
+            "LEDGER_SET_BACK",
+        )
 
 
 def settle(log: Log, view: View, given: PlaceLike) -> Settled:
@@ -150,7 +217,10 @@ def check_topic(log: Log, place: Place) -> None:
     """An offset must belong to this very topic, not to one that had its name before."""
     if place.uuid and place.uuid != log.topic.uuid:
         log.refresh(sync=True)  # if it is this one that was deleted, that is the better answer
+        known = f"'{place.topic}' ({place.uuid})" if place.topic else place.uuid
         raise InvalidInput(
-            f"the offset belongs to the topic {place.uuid}, '{log.topic.name}' is {log.topic.uuid}",
+            f"the offset belongs to the topic {known}, and '{log.topic.name}' is {log.topic.uuid}: give an offset of "
+            "this topic, or a position as 3:17:0. Offsets of a topic that was deleted mean nothing in one that has its "
+            "name now",
             "LEDGER_TOPIC_RECREATED",
         )

@@ -8,8 +8,8 @@ from enum import Enum
 
 from pyspark_ledger.errors import InvalidInput, NotFound
 from pyspark_ledger.log.log import Log
-from pyspark_ledger.metadata.port import Metadata, NamespaceKey
-from pyspark_ledger.metadata.records import Head, Namespace, Policies
+from pyspark_ledger.metadata.port import Metadata, NamespaceKey, PoliciesKey
+from pyspark_ledger.metadata.records import Namespace, Policies
 from pyspark_ledger.metadata.transactions import PlainNode, Transactions
 
 MOST_SNAPSHOT_COMMITS = 10_000  # every commit of the open ledger is a node in ZooKeeper
@@ -28,14 +28,15 @@ def change(
     snapshot_commits: int | Unchanged,
     evict_producers_after: timedelta | Unchanged | None,
 ) -> Policies:
-    """Changes the policies in the head. Commits that were decided by the old policies are refused, because the head has
-    another version then."""
+    """Changes a topic's policies. Commits that were decided by the old ones are refused, because they check the node's
+    version."""
 
-    def edit(head: Head) -> Head | None:
-        wanted = _changed(head.policies, deduplication, snapshot_commits, evict_producers_after)
-        return None if wanted == head.policies else replace(head, policies=wanted)
+    def edit(policies: Policies) -> Policies | None:
+        wanted = _changed(policies, deduplication, snapshot_commits, evict_producers_after)
+        return None if wanted == policies else wanted
 
-    return log.change_head(edit, "a change of its policies").head.policies
+    node = PlainNode(log.metadata, PoliciesKey(log.topic.uuid), log.gone)
+    return log.transactions.change(node, edit, f"topic '{log.topic.name}': a change of its policies")
 
 
 def _changed(

@@ -16,6 +16,7 @@ from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.log.rows import SliceRows, read_slice
 from pyspark_ledger.log.slices import LogSlice, Slice
+from pyspark_ledger.metadata.transactions import RolledBack
 
 POLL_S = 2.0  # how long a lost watch can go unnoticed
 WAIT_S = 0.005
@@ -79,6 +80,7 @@ class Reader:
         self._last: tuple[Slice, int] | None = None  # the record that was read last: its slice and its index
         self._end = None if end is None else places.resolve(log, view, end)
         self._state_slices = state_slices  # None as soon as the state has been read
+        self._history = log.histories
         self._stopped = False
 
     @property
@@ -122,6 +124,7 @@ class Reader:
     def _rows(self) -> Iterator[tuple[Slice, SliceRows]]:
         while not self._stopped:
             view = self._log.view(POLL_S)
+            self._check_history()
             end = view.head.end if self._end is None else self._end
             for piece in self._slices(view, end):
                 for rows in read_slice(self._log.storage, self._log.topic.uuid, piece, self._schema, with_ids=True):
@@ -133,6 +136,14 @@ class Reader:
             if self._end is not None:
                 return
             self._log.clock.sleep(WAIT_S)
+
+    def _check_history(self) -> None:
+        """Other records may be before its position by now."""
+        if self._log.histories != self._history:
+            raise RolledBack(
+                f"topic '{self._log.topic.name}': ZooKeeper was rolled back to an older state, and this reader may "
+                "have read what was lost. Make another one, and decide where it begins"
+            )
 
     def _slices(self, view: View, end: Position) -> Iterable[Slice]:
         if self._state_slices is not None:

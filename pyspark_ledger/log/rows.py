@@ -28,7 +28,7 @@ class SliceRows(ABC):
     """Some records of a slice: the columns that were asked for, and each record's position, producer and so on."""
 
     uuid: str
-    indexes: pa.Array  # of the rows in their file
+    indexes: pa.Array  # of the rows in their entry or compacted file
     batch: pa.RecordBatch
     stored: pa.RecordBatch  # with the columns that ids and positions are read from
 
@@ -155,9 +155,11 @@ class SliceReader:
 
     def rows(self, schema: pa.Schema, *, with_ids: bool = False) -> Iterator[SliceRows]:
         piece = self._piece
-        kept = mask.unpack(piece.mask, piece.file_rows) if piece.mask else None
+        kept = mask.unpack(piece.mask, piece.all_rows) if piece.mask else None
         self._file.choose([*schema.names, *_extra_columns(piece, with_ids)])
-        for first, stored in self._file.batches(piece.start, piece.stop):
+        shift = piece.first_row if isinstance(piece, LogSlice) else 0  # from an index to a row of the file
+        for row, stored in self._file.batches(piece.start + shift, piece.stop + shift):
+            first = row - shift
             indexes = pa.arange(first, first + stored.num_rows)
             if kept is not None:
                 wanted = kept.slice(first, stored.num_rows)

@@ -12,6 +12,7 @@ from pyspark_ledger.log.slices import LogSlice, Slice
 
 if TYPE_CHECKING:  # only for types: options name places where there is no log
     from pyspark_ledger.log.log import Log, View
+    from pyspark_ledger.metadata.records import Commit
 
 
 def slices(log: Log, view: View, start: Position, end: Position) -> Iterator[LogSlice]:
@@ -30,6 +31,7 @@ def slices(log: Log, view: View, start: Position, end: Position) -> Iterator[Log
                 piece = LogSlice(
                     entry.file, low, stop, entry.records, entry.mask, commit.ledger, number, commit.publish_ms,
                     commit.producer, commit.sequence, commit.sequence_column, commit.producer_column, commit.mints,
+                    entry.first_row, entry.file_rows,
                 )  # fmt: skip
                 if piece.rows:
                     yield piece
@@ -53,6 +55,13 @@ def records_before(log: Log, view: View, position: Position) -> int:
         elif (commit.ledger, number) == (position.ledger, position.entry):
             before += mask.count(entry.mask, entry.records, 0, min(position.index, entry.records))
     return before
+
+
+def last_commit_before(log: Log, view: View, records: int) -> Commit | None:
+    """The commit that the last of the topic's first ``records`` records came with; None if there is none, or if it was
+    trimmed. From memory for the open ledger, otherwise a look-up in the index."""
+    trimmed = view.head.trim.records if view.head.trim is not None else 0
+    return log.commit_at_ordinal(view, records - 1) if records > trimmed else None
 
 
 def position_at(log: Log, view: View, ordinal: int) -> Position:

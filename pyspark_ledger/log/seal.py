@@ -8,13 +8,25 @@ that is no longer open, which the next seal deletes.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pyspark_ledger.errors import LedgerError, OutcomeUnknown
 from pyspark_ledger.log.index import Index, stage_leaf
-from pyspark_ledger.log.log import Log, View
-from pyspark_ledger.metadata.port import Create, DedupKey, Delete, HeadKey, LedgerKey, Put, RootKey, TransactionLost
-from pyspark_ledger.metadata.records import Marker
+from pyspark_ledger.log.log import Log, View, head_ops
+from pyspark_ledger.metadata.port import (
+    AnyKey,
+    Check,
+    DedupKey,
+    Delete,
+    LedgerKey,
+    PartKey,
+    PoliciesKey,
+    Put,
+    TipKey,
+    TransactionLost,
+)
+from pyspark_ledger.metadata.transactions import RolledBack
 
 logger = logging.getLogger(__name__)
 
@@ -23,10 +35,11 @@ def is_full(log: Log, view: View) -> bool:
     head, limits = view.head, log.limits
     if head.next_commit == head.ledger_first_commit:
         return False
+    commits = log.policies().record.snapshot_commits or limits.commits_per_ledger
     return (
-        head.next_commit - head.ledger_first_commit >= (head.policies.snapshot_commits or limits.commits_per_ledger)
+        head.next_commit - head.ledger_first_commit >= commits
         or head.ledger_bytes >= limits.bytes_per_ledger
-        or log.clock.now_ms() - head.ledger_opened_ms >= limits.ledger_age_ms
+        or log.now_ms() - head.ledger_opened_ms >= limits.ledger_age_ms
     )
 
 
@@ -35,13 +48,15 @@ def seal(log: Log) -> View:
     all the same, and nothing is left to do."""
     log.refresh(sync=True)  # files that an outdated view names may have been replaced and deleted
     view, producers = log.producers()
-    head = view.head
+    head, policies = view.head, log.policies()
+    log.check_not_set_back(head)
     if not is_full(log, view):
         return view
     leaf = stage_leaf(log.files, list(view.open_commits), head.gc_epoch)
     spine = Index(log.files, head.index).extended(leaf, head.gc_epoch, log.limits.index_fanout)
-    if silence := head.policies.evict_producers_ms:
-        producers = producers.without_silent(head.last_publish_ms - silence)
+    if silence := policies.record.evict_producers_ms:
+        # A publish time may be in the future, if a wrong clock was believed once: nobody is silent because of that.
+        producers = producers.without_silent(min(head.last_publish_ms, log.now_ms()) - silence)
     snapshot = producers.snapshot(log.files, head.end, head.gc_epoch)
     dedup = log.metadata.read(DedupKey(head.uuid))
     if dedup is None or dedup.record.next_commit > head.ledger_first_commit:
@@ -50,21 +65,24 @@ def seal(log: Log) -> View:
         head,
         ledger=head.ledger + 1,
         ledger_first_commit=head.next_commit,
-        ledger_opened_ms=log.clock.now_ms(),
+        ledger_opened_ms=log.now_ms(),
         ledger_bytes=0,
         next_entry=0,
         index=spine,
+        last_change=log.clock.new_id(),
     )
     try:
         log.metadata.transact(
             [
-                Put(HeadKey(head.uuid), opened, view.version),
-                Create(LedgerKey(head.uuid, opened.ledger), Marker()),
+                *head_ops(view, opened),
+                Check(PoliciesKey(head.uuid), policies.version),
                 Put(DedupKey(head.uuid), snapshot, dedup.version),
             ]
         )
         logger.info("sealed topic=%s ledger=%d commits=%d", head.name, head.ledger, len(view.open_commits))
-    except (TransactionLost, OutcomeUnknown):
+    except TransactionLost as refusal:
+        log.refused(refusal)
+    except OutcomeUnknown:
         pass  # the head shows what happened, whoever did it
     view = log.refresh(sync=True)
     sweep(log, view)
@@ -74,9 +92,11 @@ def seal(log: Log) -> View:
 def sweep(log: Log, view: View) -> None:
     """Deletes the nodes of ledgers that are no longer open, also those that a crash left."""
     try:
-        for key in log.metadata.children(RootKey(view.head.uuid)):
+        for key in log.metadata.children(PartKey(view.head.uuid, "commits")):
             if isinstance(key, LedgerKey) and key.ledger < view.head.ledger:
                 _delete_ledger(log, key)
+    except RolledBack:
+        raise
     except LedgerError as error:
         logger.warning("topic=%s: sweep is left to the next seal: %s", view.head.name, error)
 
@@ -85,5 +105,22 @@ def _delete_ledger(log: Log, ledger: LedgerKey) -> None:
     commits = log.metadata.children(ledger)
     size = log.limits.nodes_per_delete
     for start in range(0, len(commits), size):
-        log.metadata.transact([Delete(key) for key in commits[start : start + size]])
-    log.metadata.transact([Delete(ledger)])
+        _delete(log, ledger, commits[start : start + size])
+    _delete(log, ledger, [ledger])
+
+
+def _delete(log: Log, ledger: LedgerKey, nodes: Sequence[AnyKey]) -> None:
+    """Only together with the tip of a head that says that the ledger is sealed: if ZooKeeper was rolled back meanwhile,
+    it may be the open one again, and these nodes all that is known of its commits (I18)."""
+    for _ in range(log.limits.change_attempts):
+        head = log.view().head
+        if ledger.ledger >= head.ledger:
+            return
+        tip = Check(TipKey(head.uuid, head.last_change), 0)
+        try:
+            log.metadata.transact([tip, *(Delete(key) for key in nodes)])
+            return
+        except TransactionLost as refusal:
+            if refusal.op != tip:
+                raise  # another one sweeps too
+            log.refresh(sync=True)  # somebody has written meanwhile

@@ -16,13 +16,13 @@ from pyspark_ledger.metadata.records import FileRef
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Rows [start, stop) of one file, of which those that are not masked are records."""
+    """Rows [start, stop) of an entry, or of a compacted file. Those that are not masked are records."""
 
     file: FileRef
     start: int
     stop: int
-    file_rows: int  # in the whole file, masked ones too
-    mask: builtins.bytes  # which rows of the file are records; empty: all
+    all_rows: int  # of the entry or the file, masked ones too
+    mask: builtins.bytes  # which of those are records; empty: all
 
     @property
     def width(self) -> int:
@@ -32,7 +32,12 @@ class Slice:
     @property
     def rows(self) -> int:
         """Rows that are records."""
-        return mask.count(self.mask, self.file_rows, self.start, self.stop)
+        return mask.count(self.mask, self.all_rows, self.start, self.stop)
+
+    @property
+    def file_rows(self) -> int:
+        """In the whole file."""
+        return self.all_rows
 
     @property
     def bytes(self) -> int:
@@ -40,7 +45,7 @@ class Slice:
 
     def first(self, rows: int) -> Self:
         """The part with the first ``rows`` records."""
-        return self.until(mask.skip(self.mask, self.file_rows, self.start, rows))
+        return self.until(mask.skip(self.mask, self.all_rows, self.start, rows))
 
     def until(self, index: int) -> Self:
         return replace(self, stop=min(self.stop, index))
@@ -51,7 +56,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class LogSlice(Slice):
-    """A piece of the log: rows of one entry. A row's index in its file is its index in the entry."""
+    """A piece of the log: rows of one entry. The entry may be a part of a file that holds many."""
 
     ledger: int
     entry: int
@@ -61,6 +66,12 @@ class LogSlice(Slice):
     sequence_column: str = ""  # set if every record has its own
     producer_column: str = ""
     mints: bool = False  # its records have tokens
+    first_row: int = 0  # where in the file the entry begins,
+    shared_rows: int = 0  # and how many rows the file has; 0: those of the entry
+
+    @property
+    def file_rows(self) -> int:
+        return self.shared_rows or self.all_rows
 
     @property
     def begin(self) -> Position:
@@ -73,8 +84,8 @@ class LogSlice(Slice):
 
     def after(self, index: int) -> Position:
         """The position of the first record at or after an index: after an entry's last one, the next entry's first."""
-        index = mask.skip(self.mask, self.file_rows, index, 0) if index < self.file_rows else index
-        if index >= self.file_rows:
+        index = mask.skip(self.mask, self.all_rows, index, 0) if index < self.all_rows else index
+        if index >= self.all_rows:
             return Position(self.ledger, self.entry + 1, 0)
         return Position(self.ledger, self.entry, index)
 

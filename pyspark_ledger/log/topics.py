@@ -1,4 +1,4 @@
-"""Creating, finding and deleting topics, and the namespace they are in."""
+"""Creating, finding and deleting topics."""
 
 from __future__ import annotations
 
@@ -14,52 +14,46 @@ from pyspark_ledger.base.limits import DEFAULT_LIMITS, Limits
 from pyspark_ledger.base.position import EARLIEST
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown
 from pyspark_ledger.files import schema as schemas
-from pyspark_ledger.files.storage import Storage, normalise_uri, open_storage
-from pyspark_ledger.log.folders import make_topic_folder
+from pyspark_ledger.files.storage import Storage
+from pyspark_ledger.log import root
 from pyspark_ledger.metadata.port import (
+    AnyKey,
     Create,
     DedupKey,
     Delete,
+    DeletedKey,
+    GcKey,
     HeadKey,
-    Key,
     LedgerKey,
     Metadata,
     NamespaceKey,
-    R,
+    Op,
+    PartKey,
+    PoliciesKey,
+    Put,
+    RetentionKey,
     RootKey,
     SchemaKey,
+    TipKey,
     TokenGroupKey,
     TopicKey,
     TopicsKey,
     TransactionLost,
 )
-from pyspark_ledger.metadata.records import DedupSnapshot, Head, Marker, Namespace, Schema, Topic
-from pyspark_ledger.metadata.transactions import Transactions
+from pyspark_ledger.metadata.records import (
+    DedupSnapshot,
+    Deleted,
+    GcEpoch,
+    Head,
+    Marker,
+    Policies,
+    Schema,
+    Topic,
+)
+from pyspark_ledger.metadata.transactions import Transactions, find
+from pyspark_ledger.metadata.wallclock import believable_ms
 
 _HOW_TO_MAKE = "a first write through Spark makes it, client.create_topic(), or 'pyspark-ledger topics create'"
-
-
-def storage_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CLOCK) -> str:
-    """Where the namespace keeps its files. The first user says it, and it is recorded for later ones."""
-    wanted = normalise_uri(asked) if asked else None
-    found = _find(metadata, NamespaceKey())
-    if found is None:
-        if wanted is None:
-            raise InvalidInput(
-                "this ZooKeeper namespace is new, and nothing says where its files go: set the option 'storage' (or "
-                "LEDGER_STORAGE) once, to a folder or a URI such as s3://bucket/prefix; later users need not",
-                "LEDGER_STORAGE_NOT_SET",
-            )
-        open_storage(wanted).prove_usable(names.probe_file(clock.new_id()))  # it cannot be changed afterwards
-        transactions = Transactions(metadata, DEFAULT_LIMITS, clock)
-        found = transactions.make(NamespaceKey(), Namespace(wanted, clock.now_ms()), "the namespace").record
-    if wanted is not None and wanted != found.storage:
-        raise InvalidInput(
-            f"option 'storage' is {wanted}, but this ZooKeeper namespace keeps its files in {found.storage}: "
-            "leave the option out, or give the ZooKeeper address another chroot",
-            "LEDGER_STORAGE_CONFLICT",
-        )
-    return found.storage
 
 
 def create_topic(
@@ -72,7 +66,8 @@ def create_topic(
     clock: Clock = SYSTEM_CLOCK,
     storage: Storage | None = None,
 ) -> Topic:
-    """Makes a topic, and its folder in ``storage``; without one, the topic's first writer makes the folder."""
+    """Makes a topic, and its folder in ``storage``; without one, the topic's first writer makes the folder. A mark that
+    a deleted topic has left on the name goes."""
     names.check_topic_name(name)
     stored = schemas.canonical(schema)
     for option, column in (("keyColumn", key), ("versionColumn", version_column)):
@@ -85,20 +80,20 @@ def create_topic(
             )
     if version_column:
         schemas.check_version(stored.field(version_column).type, version_column, key)
-    now = clock.now_ms()
+    now = believable_ms(metadata, clock, DEFAULT_LIMITS)
     topic = Topic(name, str(UUID(bytes=clock.new_id())), key, version_column, now)
     head = Head(
         uuid=topic.uuid, name=name, schema_id=0, ledger=0, ledger_first_commit=0, ledger_opened_ms=now, ledger_bytes=0,
-        next_commit=0, next_entry=0, last_publish_ms=0, records=0, bytes=0, gc_epoch=0, gc_floor=0, gc_marks=(0,),
+        next_commit=0, next_entry=0, last_publish_ms=0, records=0, bytes=0, gc_epoch=0,
+        last_change=clock.new_id(),
     )  # fmt: skip
-    ops = [
+    ops: list[Op] = [
         Create(TopicKey(name), topic),
-        Create(RootKey(topic.uuid), Marker()),
-        Create(HeadKey(topic.uuid), head),
+        *nodes_of(head, Policies(), DedupSnapshot(0, EARLIEST)),
         Create(SchemaKey(topic.uuid, 0), Schema(0, schemas.to_bytes(stored))),
-        Create(DedupKey(topic.uuid), DedupSnapshot(0, EARLIEST)),
-        Create(LedgerKey(topic.uuid, 0), Marker()),
     ]
+    if metadata.read(DeletedKey(name)) is not None:
+        ops.append(Delete(DeletedKey(name)))
 
     def look() -> bool | None:
         metadata.sync()
@@ -106,7 +101,7 @@ def create_topic(
         return None if found is None else found.record.uuid == topic.uuid
 
     if storage is not None:
-        make_topic_folder(metadata, storage, topic.uuid)
+        storage.make_folder(names.topic_folder(topic.uuid))
     if not Transactions(metadata, DEFAULT_LIMITS, clock).carry_out(ops, look, f"making topic '{name}'"):
         if storage is not None:
             storage.remove_folder(names.topic_folder(topic.uuid))
@@ -114,16 +109,24 @@ def create_topic(
     return topic
 
 
+def nodes_of(head: Head, policies: Policies, dedup: DedupSnapshot) -> list[Op]:
+    """Makes the nodes that every topic has, but for its schemas. The rest comes with its first use: of ten thousand
+    topics most are idle."""
+    uuid = head.uuid
+    return [
+        Create(RootKey(uuid), Marker()),
+        Create(PartKey(uuid, "commits"), Marker()),
+        Create(HeadKey(uuid), head),
+        Create(TipKey(uuid, head.last_change), Marker()),
+        Create(PoliciesKey(uuid), policies),
+        Create(RetentionKey(uuid), Marker()),
+        Create(GcKey(uuid), GcEpoch(head.gc_epoch)),
+        Create(DedupKey(uuid), dedup),
+    ]
+
+
 def find_topic(metadata: Metadata, name: str) -> Topic | None:
-    return _find(metadata, TopicKey(names.check_topic_name(name)))
-
-
-def _find(metadata: Metadata, key: Key[R]) -> R | None:
-    """None only after a synced look: what a stale server has not seen yet is there."""
-    found = metadata.read(key)
-    if found is None:
-        metadata.sync()
-        found = metadata.read(key)
+    found = find(metadata, TopicKey(names.check_topic_name(name)))
     return None if found is None else found.record
 
 
@@ -137,6 +140,12 @@ def get_topic(metadata: Metadata, name: str) -> Topic:
     return topic
 
 
+def find_deleted(metadata: Metadata, name: str) -> Deleted | None:
+    """The mark on a name whose topic was deleted, if nobody has made one of that name since."""
+    found = find(metadata, DeletedKey(name))
+    return None if found is None else found.record
+
+
 def list_topics(metadata: Metadata) -> list[str]:
     return [key.name for key in metadata.children(TopicsKey()) if isinstance(key, TopicKey)]
 
@@ -144,31 +153,53 @@ def list_topics(metadata: Metadata) -> list[str]:
 def delete_topic(
     metadata: Metadata, name: str, *, limits: Limits = DEFAULT_LIMITS, clock: Clock = SYSTEM_CLOCK
 ) -> Topic:
-    """Deletes a topic's nodes, the name first, so that nobody finds a topic that is half deleted. Leaves its files."""
+    """Deletes a topic's nodes, the name first, so that nobody finds a topic that is half deleted. Leaves its files, and
+    a mark on its name, so that no write makes a topic of that name unasked."""
+    namespace = find(metadata, NamespaceKey())
+    root.check_not_upgrading(namespace.record if namespace is not None else None)
     topic = get_topic(metadata, name)
+    transactions = Transactions(metadata, limits, clock)
 
     def look() -> bool | None:
         metadata.sync()
         return None if metadata.read(HeadKey(topic.uuid)) is not None else True
 
-    ops = [Delete(TopicKey(name)), Delete(HeadKey(topic.uuid))]
-    if not Transactions(metadata, limits, clock).carry_out(ops, look, f"deleting topic '{name}'"):
-        raise Conflict(f"topic '{name}' is being deleted by somebody else, or was a moment ago: look again")
-    _purge(metadata, topic.uuid, limits)
-    return topic
-
-
-def _purge(metadata: Metadata, uuid: str, limits: Limits) -> None:
     for _ in range(limits.purge_attempts):
-        for key in metadata.children(RootKey(uuid)):
-            if isinstance(key, LedgerKey | TokenGroupKey):
-                below = metadata.children(key)
-                for start in range(0, len(below), limits.nodes_per_delete):
-                    _delete(metadata, [Delete(k) for k in below[start : start + limits.nodes_per_delete]])
-            _delete(metadata, [Delete(key)])
+        if transactions.carry_out(_deletion(metadata, topic, clock), look, f"deleting topic '{name}'"):
+            purge(metadata, topic.uuid, limits)
+            return topic
+        # Somebody else has deleted it; or a stale server was wrong about the mark, and is not after this.
+        metadata.sync()
+        if metadata.read(HeadKey(topic.uuid)) is None:
+            break
+    raise Conflict(f"topic '{name}' is being deleted by somebody else, or was a moment ago: look again")
+
+
+def _deletion(metadata: Metadata, topic: Topic, clock: Clock) -> list[Op]:
+    mark, record = metadata.read(DeletedKey(topic.name)), Deleted(topic.uuid, clock.now_ms())
+    return [
+        Delete(TopicKey(topic.name)),
+        Delete(HeadKey(topic.uuid)),
+        Create(DeletedKey(topic.name), record) if mark is None else Put(DeletedKey(topic.name), record, mark.version),
+    ]
+
+
+def purge(metadata: Metadata, uuid: str, limits: Limits) -> None:
+    """Deletes all nodes of a topic that no name stands for any more."""
+    for _ in range(limits.purge_attempts):
+        _purge_below(metadata, RootKey(uuid), limits)
         _delete(metadata, [Delete(RootKey(uuid))])
         if metadata.read(RootKey(uuid)) is None:
             return
+
+
+def _purge_below(metadata: Metadata, parent: AnyKey, limits: Limits) -> None:
+    below = metadata.children(parent)
+    for key in below:
+        if isinstance(key, PartKey | LedgerKey | TokenGroupKey):
+            _purge_below(metadata, key, limits)
+    for start in range(0, len(below), limits.nodes_per_delete):
+        _delete(metadata, [Delete(key) for key in below[start : start + limits.nodes_per_delete]])
 
 
 def _delete(metadata: Metadata, ops: list[Delete]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 from pyspark_ledger.errors import Conflict
 from pyspark_ledger.metadata.chores import Chores
@@ -16,14 +16,18 @@ from pyspark_ledger.metadata.records import (
     Commit,
     Cursor,
     DedupSnapshot,
+    Deleted,
     Entity,
+    GcEpoch,
     Head,
     Holder,
     Marker,
     Namespace,
     NodeRecord,
     Pin,
+    Policies,
     Schema,
+    SinkTopic,
     TokenBlock,
     TokenChunk,
     TokenGroup,
@@ -53,14 +57,62 @@ class TopicKey(Key[Topic]):
 
 
 @dataclass(frozen=True, slots=True)
+class DeletedKey(Key[Deleted]):
+    """The mark on the name of a topic that was deleted."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class RootKey(Key[Marker]):
     """Parent of everything that belongs to one topic, by its UUID."""
 
     uuid: str
 
 
+# Separate, so that ZooKeeper's access lists can tell roles apart: the right to make a node is its parent's. Whoever
+# appends makes commits, schemas and the tip. The other parts are made with the first node in them.
+Part = Literal["commits", "locks", "pins", "queue", "subscriptions", "tokens"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartKey(Key[Marker]):
+    """Parent of the nodes of one kind that belong to a topic."""
+
+    uuid: str
+    part: Part
+
+
 @dataclass(frozen=True, slots=True)
 class HeadKey(Key[Head]):
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class TipKey(Key[Marker]):
+    """Named by the id of the head's last change. Whoever changes the head replaces it in the same transaction, so who
+    has the head of a history that a rollback has ended is refused."""
+
+    uuid: str
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PoliciesKey(Key[Policies]):
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionKey(Key[Marker]):
+    """Its version orders those who give up old ledgers and those who begin to need them."""
+
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class GcKey(Key[GcEpoch]):
+    """Set when the gc epoch is raised, so its time is the epoch's birth, by ZooKeeper's clock."""
+
     uuid: str
 
 
@@ -150,6 +202,19 @@ class TokenBlockKey(Key[TokenBlock]):
 
 
 @dataclass(frozen=True, slots=True)
+class SinkKey(Key[Marker]):
+    """Parent of what is known of one Spark query as a sink."""
+
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class SinkTopicKey(Key[SinkTopic]):
+    query: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
 class OutboxKey(Key[Marker]):
     """Parent of an outbox's entities."""
 
@@ -166,8 +231,14 @@ AnyKey = (
     NamespaceKey
     | TopicsKey
     | TopicKey
+    | DeletedKey
     | RootKey
+    | PartKey
     | HeadKey
+    | TipKey
+    | PoliciesKey
+    | RetentionKey
+    | GcKey
     | SchemaKey
     | DedupKey
     | LedgerKey
@@ -180,6 +251,8 @@ AnyKey = (
     | TokenGroupKey
     | TokenChunkKey
     | TokenBlockKey
+    | SinkKey
+    | SinkTopicKey
     | OutboxKey
     | EntityKey
 )
@@ -190,6 +263,7 @@ class Versioned(Generic[R]):
     record: R
     version: int
     own: bool = field(default=False, compare=False)  # ephemeral, and created by this client's present session
+    modified_ms: int = field(default=0, compare=False)  # when it was last written, by the store's clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +316,17 @@ class Metadata(Protocol):
         """What this client has yet to do in the background."""
         ...
 
+    @property
+    def connections(self) -> int:
+        """How often this client was connected. What was read over an earlier connection may be of a history that a
+        rollback has ended since: its version is the same as that of another record."""
+        ...
+
+    def now_ms(self, *, exact: bool = False) -> int:
+        """The store's clock, which is the same for all clients. It is asked now and then; in between its time is
+        reckoned from this process's monotonic clock. ``exact``: it is asked now."""
+        ...
+
     def read(self, key: Key[R], on_change: Callable[[], None] | None = None) -> Versioned[R] | None:
         """The record, or None. ``on_change`` is called at most once, from any thread, as a *hint* that it
         changed (or that the connection did); it may be lost, so poll behind it."""
@@ -252,9 +337,8 @@ class Metadata(Protocol):
         ...
 
     def children(self, key: AnyKey) -> list[AnyKey]:
-        """The keys below TopicsKey (topics), RootKey (everything of the topic but commits and tokens), LedgerKey
-        (commits), TokenGroupKey (chunks and blocks) or OutboxKey (entities), in order. Empty if the parent is not
-        there."""
+        """The keys below TopicsKey (topics), RootKey, PartKey, LedgerKey (commits), TokenGroupKey (chunks and blocks),
+        SinkKey (topics) or OutboxKey (entities), in order. Empty if the parent is not there."""
         ...
 
     def transact(self, ops: Sequence[Op]) -> None:

@@ -31,7 +31,7 @@ class FileRef:
 class Entry:
     """The records that one task, or one producer flush, added.
 
-    Positions count every row of the file. Rows that turned out to be duplicates when the batch was committed are
+    Positions count every row of the entry. Rows that turned out to be duplicates when the batch was committed are
     masked: they keep their index, and no reader sees them.
     """
 
@@ -39,6 +39,8 @@ class Entry:
     records: int
     masked: int = 0
     mask: builtins.bytes = b""  # see mask.py; empty if every row is kept
+    first_row: int = 0  # where in the file the entry begins, if it shares the file with others,
+    file_rows: int = 0  # and how many rows that file has; 0: the entry has a file of its own
 
     @property
     def kept(self) -> int:
@@ -46,7 +48,8 @@ class Entry:
 
     @property
     def bytes(self) -> int:
-        return self.file.length
+        """Of a file that is shared, by the entry's share of rows."""
+        return self.file.length * self.records // self.file_rows if self.file_rows else self.file.length
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,8 @@ class Commit:
     highest_file: FileRef | None = None
     dropped: int = 0  # duplicates that did not become visible
     mints: bool = False  # each of its records has a token
-    tokens_before: int = 0  # tokens that the topic had minted before this commit
+    tokens_before: int = 0  # the number of its first token: tokens are numbered in the order of records
+    previous: builtins.bytes = b""  # id of the commit before: who knows that one sees whether this one follows it
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class Policies:
         evict_producers_ms: producers that write nothing for longer are evicted; 0: never.
     """
 
-    # A part of the head, so that no commit is judged by outdated policies.
+    # A node of its own, whose version every commit checks: none is judged by outdated policies.
     deduplication: bool | None = None
     snapshot_commits: int = 0
     evict_producers_ms: int = 0
@@ -113,8 +117,53 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
+class Replaced:
+    """A generation that a newer one has replaced. It is kept for a while, for batches that were planned on it."""
+
+    generation: Generation
+    epoch: int  # the gc epoch in which it was replaced
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Where the log begins, after its oldest ledgers were given up, and what there was before."""
+
+    position: Position
+    commit: int  # number of the first commit that is left
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRange:
+    """Ledgers that are no longer a part of the log, and whose files are still there for those who planned to read them:
+    those from ``first`` up to, and without, ``end``."""
+
+    first: int
+    end: int
+    epoch: int  # the gc epoch in which they were given up
+
+
+@dataclass(frozen=True, slots=True)
+class SetBack:
+    """Somebody has noticed that ZooKeeper was rolled back to an older state. Nobody writes until a person has decided
+    how to go on: ``pyspark-ledger topics repair``."""
+
+    found_ms: int
+    found_by: str
+    why: str  # what was noticed, in words
+    next_commit: int = 0  # how far the lost history had come, as far as anybody has noticed
+    ledger: int = 0
+    gc_epoch: int = 0
+    next_token: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Head:
-    """The topic's one small node, whose version serialises appends."""
+    """The topic's one small node, whose version serialises appends.
+
+    After a rollback of ZooKeeper its version starts again, and proves nothing. So every change of the head has an id of
+    its own, and is also a change of the *tip*: a node that is named by the id of the last change."""
 
     uuid: str
     name: str
@@ -129,14 +178,19 @@ class Head:
     records: int
     bytes: int
     gc_epoch: int
-    gc_floor: int  # files of older epochs have all been looked at
-    gc_marks: tuple[int, ...]  # first commit number of each epoch from gc_floor to gc_epoch
+    last_change: builtins.bytes  # id of the last change of this head: of a commit, or of anything else
+    last_commit: builtins.bytes = b""  # id of the commit before next_commit
+    operations: tuple[builtins.bytes, ...] = ()  # ids of the last changes that were no commits, newest last
     index: tuple[FileRef, ...] = ()  # the right edge of the tree over sealed ledgers, lowest level first
     gc_kept: tuple[FileRef, ...] = ()  # files that can be replaced, as they were when gc last raised the epoch
-    gc_kept_before: tuple[FileRef, ...] = ()  # and when it raised it the time before
-    policies: Policies = Policies()
-    generations: tuple[Generation, ...] = ()  # newest last; older ones are kept for batches that were planned on them
+    generation: Generation | None = None  # the newest
+    replaced: FileRef | None = None  # the generations before it that are kept
     tokens: int = 0  # minted so far, with records of the topic
+    token_base: int = 0  # the next token's number is this plus ``tokens``
+    trim: Trim | None = None  # None: the log is there from its beginning
+    pending: tuple[PendingRange, ...] = ()
+    set_back: SetBack | None = None  # nobody writes
+    repaired: int = 0  # commits before this one may differ from what others have seen: they were told, or will be
 
     @property
     def end(self) -> Position:
@@ -223,6 +277,7 @@ class Cursor:
     operations: tuple[bytes, ...] = ()  # ids of the last resets, newest last: a retried one is not done twice
     past_revisions: tuple[PastRevision, ...] = ()  # the last ones, newest last
     void_below: int = 0  # batches of lower revisions that had not finished are discarded: they read nothing
+    id: bytes = b""  # of this cursor: one that is deleted and made again has another
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,11 +369,36 @@ class Namespace:
     storage: str
     created_ms: int
     deduplication: bool = True  # for topics whose policies do not say
+    id: bytes = b""  # also in the name of a marker file in the storage root, so that a wrong root is recognised
+    marked: bool = False  # that file was written, and read back
+    upgrading: bool = False  # an upgrade from an older format was begun, and has not finished
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The mark that a deleted topic leaves on its name: who does not ask for it expressly does not make it again."""
+
+    uuid: str
+    deleted_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkTopic:
+    """Which topic a query writes to: a topic that was made since under the same name is another one."""
+
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class GcEpoch:
+    """The gc epoch; the node's time is when it began."""
+
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A node that only holds others."""
+    """A node without content: it holds others, or only its name or its version counts."""
 
 
 # What a node may hold. (A record of a topic is a row: see log/reader.)
@@ -336,5 +416,9 @@ NodeRecord = (
     | Topic
     | Schema
     | Namespace
+    | Deleted
+    | SinkTopic
+    | GcEpoch
+    | Policies
     | Marker
 )

@@ -21,13 +21,29 @@ from typing import Any, Generic, Protocol, cast
 
 from pyspark_ledger.base.clock import Clock, Deadline
 from pyspark_ledger.base.limits import Limits
-from pyspark_ledger.errors import Conflict, LedgerError, OutcomeUnknown, Unavailable
+from pyspark_ledger.errors import Conflict, DataLoss, LedgerError, OutcomeUnknown, Unavailable
 from pyspark_ledger.metadata.port import AnyKey, Create, Key, Metadata, Op, Put, R, TransactionLost, Versioned
 from pyspark_ledger.metadata.records import NodeRecord
 
 logger = logging.getLogger(__name__)
 
 Look = Callable[[], bool | None]  # was it applied? None: not yet, and the versions that it checks are still current
+
+
+class RolledBack(DataLoss):
+    """The store was rolled back to an older state, and this process knows what was lost. It is told once, and what it
+    has in memory is dropped: so who tries again after this error would silently go on without what was lost."""
+
+    default_code = "LEDGER_SET_BACK"
+
+
+def find(metadata: Metadata, key: Key[R]) -> Versioned[R] | None:
+    """A record. None only after a synced look: what a stale server has not seen yet is there."""
+    found = metadata.read(key)
+    if found is None:
+        metadata.sync()
+        found = metadata.read(key)
+    return found
 
 
 class Node(Protocol[R]):
@@ -70,11 +86,16 @@ class PlainNode(Generic[R]):
     def changed(self, now: Versioned[R]) -> None: ...
 
 
-class Transactions:
-    """Changes the nodes of one store, within its limits."""
+def _nothing(_: TransactionLost) -> None: ...
 
-    def __init__(self, metadata: Metadata, limits: Limits, clock: Clock) -> None:
-        self._metadata, self._limits, self._clock = metadata, limits, clock
+
+class Transactions:
+    """Changes the nodes of one store, within its limits. ``refused`` is told of every refusal; it may raise."""
+
+    def __init__(
+        self, metadata: Metadata, limits: Limits, clock: Clock, refused: Callable[[TransactionLost], None] = _nothing
+    ) -> None:
+        self._metadata, self._limits, self._clock, self._refused = metadata, limits, clock, refused
 
     def deadline(self) -> Deadline:
         return Deadline(self._clock, self._limits.change_deadline_s)
@@ -150,7 +171,8 @@ class Transactions:
             try:
                 self._metadata.transact(ops)
                 return True
-            except TransactionLost:
+            except TransactionLost as error:
+                self._refused(error)
                 if not unknown:
                     return False
                 refused = True  # perhaps because it was applied when it was sent before: look
@@ -249,6 +271,8 @@ class _Change(Generic[R]):
         if not synced:
             try:
                 edited = self._edit(found.record)
+            except RolledBack:  # that is true in any case, and the next try would know nothing of it
+                raise
             except LedgerError:
                 edited = None
             if edited is not None:

@@ -22,7 +22,7 @@ from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.errors import LedgerError, NotFound
 from pyspark_ledger.log.generations import newest
 from pyspark_ledger.log.log import Log, View
-from pyspark_ledger.metadata.port import CompactorKey, CursorKey, RootKey
+from pyspark_ledger.metadata.port import CompactorKey, CursorKey, PartKey
 from pyspark_ledger.metadata.records import Commit, ProducerState
 from pyspark_ledger.metrics.families import FAMILIES
 from pyspark_ledger.tokens.tokens import Tokens
@@ -132,7 +132,7 @@ class _Topic:
             yield "ledger_topic_last_publish_timestamp_seconds", labels, head.last_publish_ms / 1000
 
     def _of_compaction(self, view: View) -> Iterator[Sample]:
-        last, labels = newest(view), (self._name,)
+        last, labels = newest(self._log, view), (self._name,)
         running = self._log.metadata.read(CompactorKey(self._log.topic.uuid))
         since_ms = self._log.clock.now_ms() - running.record.since_ms if running else 0
         yield "ledger_compaction_running", labels, running is not None
@@ -173,7 +173,7 @@ class _Topic:
             yield "ledger_tokens_bytes", labels, stats.bytes
 
     def subscriptions(self) -> list[str]:
-        keys = self._log.metadata.children(RootKey(self._log.topic.uuid))
+        keys = self._log.metadata.children(PartKey(self._log.topic.uuid, "subscriptions"))
         return [key.name for key in keys if isinstance(key, CursorKey)]
 
     def cursor(self, name: str) -> Iterator[Sample]:

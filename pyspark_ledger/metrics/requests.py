@@ -36,6 +36,13 @@ class TimedMetadata(Metadata):
     def chores(self) -> Chores:
         return self._metadata.chores
 
+    @property
+    def connections(self) -> int:
+        return self._metadata.connections
+
+    def now_ms(self, *, exact: bool = False) -> int:
+        return self._metadata.now_ms(exact=exact)
+
     def read(self, key: Key[R], on_change: Callable[[], None] | None = None) -> Versioned[R] | None:
         return self._timed("read", lambda: self._metadata.read(key, on_change))
 

@@ -7,7 +7,7 @@ outdated writer could match one of them by accident.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.errors import CorruptData
 from pyspark_ledger.files.blobs import Blobs
 from pyspark_ledger.files.storage import Storage
-from pyspark_ledger.metadata.port import Create, EntityKey, Metadata, Op, OutboxKey, Put, Versioned
+from pyspark_ledger.metadata.port import Create, EntityKey, Metadata, Op, OutboxKey, Put, TransactionLost, Versioned
 from pyspark_ledger.metadata.records import Entity, Marker
 from pyspark_ledger.metadata.transactions import Transactions
 
@@ -77,17 +77,22 @@ class Loaded:
 
 
 class Entities:
-    def __init__(self, outbox: str, metadata: Metadata, storage: Storage, limits: Limits, clock: Clock) -> None:
+    def __init__(
+        self,
+        outbox: str,
+        metadata: Metadata,
+        storage: Storage,
+        limits: Limits,
+        clock: Clock,
+        refused: Callable[[TransactionLost], None],
+    ) -> None:
         self._outbox, self._metadata, self._storage = outbox, metadata, storage
         self._limits, self._clock = limits, clock
-        self._transactions = Transactions(metadata, limits, clock)
-        self._is_made = False
+        self._transactions = Transactions(metadata, limits, clock, refused)
 
     def ensure(self) -> None:
         """Creates the outbox's own node if it is missing."""
-        if not self._is_made:
-            self._transactions.make(OutboxKey(self._outbox), Marker(), f"outbox '{self._outbox}'")
-        self._is_made = True
+        self._transactions.make(OutboxKey(self._outbox), Marker(), f"outbox '{self._outbox}'")
 
     def load(self, entity: str) -> Loaded:
         found = self._metadata.read(EntityKey(self._outbox, entity))
@@ -120,8 +125,9 @@ class Entities:
         look = self._transactions.by_id(key, loaded.found, operation, what)
         if not self._transactions.carry_out([own, *other_ops], look, what):
             return False
-        if file is not None or (loaded.found is not None and loaded.found.record.file is not None):
-            self._blobs(entity).sweep(loaded.next_version, file)
+        replaced = None if loaded.found is None else loaded.found.record.file
+        if file is not None or replaced is not None:
+            self._blobs(entity).sweep(loaded.next_version, file, replaced)
         return True
 
     def _blobs(self, entity: str) -> Blobs:

@@ -13,7 +13,7 @@ from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.log.log import Log
-from pyspark_ledger.metadata.port import Metadata
+from pyspark_ledger.metadata.port import Metadata, TransactionLost
 from pyspark_ledger.outbox.entities import Entities, Pending
 from pyspark_ledger.outbox.messages import Dispatch, Dispatcher, Handler, Processed, Send
 from pyspark_ledger.outbox.processing import Processing, Resources
@@ -61,14 +61,14 @@ class Outbox:
             name=names.check_outbox_name(name),
             metadata=metadata,
             clock=clock,
-            entities=Entities(name, metadata, storage, limits, clock),
+            entities=Entities(name, metadata, storage, limits, clock, self._refused),
             groups=Groups(metadata, name, lambda uuid: Log.by_uuid(metadata, storage, uuid, limits, clock)),
             open_topic=open_topic,
             dispatch=dispatch,
             minter=None if dispatch_tokens is None else minter_of(dispatch_tokens),
             mint_tokens=mint_tokens,
         )
-        self._ready = False
+        self._ready_over = 0  # which connection its nodes were seen, or made
 
     @property
     def name(self) -> str:
@@ -96,7 +96,7 @@ class Outbox:
         processing = Processing(self._resources, message_id, runs.table(), handler, entity)
         self._make_ready()
         while (processed := processing.step()) is None:
-            pass
+            self._make_ready()
         return processed
 
     def state(self, entity: str = "") -> Any:
@@ -115,8 +115,14 @@ class Outbox:
         return dict(self._resources.entities.load(entity).content.pending)
 
     def _make_ready(self) -> None:
-        if not self._ready:
+        """Its nodes may be gone after a reconnect, because ZooKeeper was rolled back."""
+        connection = self._resources.metadata.connections
+        if self._ready_over != connection:
             self._resources.entities.ensure()
             if self._resources.minter is not None:
                 self._resources.minter.ensure_group()
-            self._ready = True
+            self._ready_over = connection
+
+    def _refused(self, refusal: TransactionLost) -> None:
+        """Why a transaction over several topics was refused is for each of them to judge."""
+        self._resources.refused(refusal)

@@ -25,7 +25,7 @@ from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import stage_entry
 from pyspark_ledger.log import folders
 from pyspark_ledger.log.log import Log
-from pyspark_ledger.metadata.port import Metadata, Op
+from pyspark_ledger.metadata.port import Metadata, Op, TransactionLost
 from pyspark_ledger.outbox.entities import Entities, Loaded, Pending
 from pyspark_ledger.outbox.messages import Dispatch, Dispatcher, Handler, Processed, Send, check_returned
 from pyspark_ledger.tokens.groups import Groups
@@ -58,6 +58,10 @@ class Resources:
         """Whether the receivers' tokens are in this namespace: then one transaction mints them and changes the
         state."""
         return self.minter is not None and self.minter.metadata is self.metadata
+
+    def refused(self, refusal: TransactionLost) -> None:
+        for log in self._logs.values():
+            log.refused(refusal)
 
     def refresh(self) -> None:
         """A transaction was refused: an entity, a topic or a group has another version now."""

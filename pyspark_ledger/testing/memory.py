@@ -25,7 +25,9 @@ from pyspark_ledger.metadata.port import (
     CursorKey,
     DedupKey,
     Delete,
+    DeletedKey,
     EntityKey,
+    GcKey,
     HeadKey,
     Key,
     LedgerKey,
@@ -34,12 +36,18 @@ from pyspark_ledger.metadata.port import (
     Op,
     OutboxKey,
     OwnerKey,
+    PartKey,
     PinKey,
+    PoliciesKey,
     Put,
     R,
+    RetentionKey,
     ReviserKey,
     RootKey,
     SchemaKey,
+    SinkKey,
+    SinkTopicKey,
+    TipKey,
     TokenBlockKey,
     TokenChunkKey,
     TokenGroupKey,
@@ -172,10 +180,11 @@ class Session:
 
 
 class MemoryServer:
-    """What all clients share. One lock; everything below expects it to be held."""
+    """What all clients share. One lock; everything below expects it to be held. ``clock`` is the server's own."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.lock = threading.RLock()
+        self.clock = clock
         self.time = 0  # transactions applied
         self._keys: dict[Key[Any], _History] = defaultdict(_History)
         self._below: dict[Key[Any], dict[Key[Any], None]] = defaultdict(dict)  # all that ever were
@@ -227,13 +236,13 @@ class MemoryServer:
                 _refuse(op, "is there already")
             if parent is not None and self._now(parent, changes) is None:
                 _refuse(op, "has no parent")
-            return Versioned(op.record, 0)
+            return Versioned(op.record, 0, modified_ms=self.clock.now_ms())
         if old is None:
             _refuse(op, "is not there")
         if op.version is not None and op.version != old.version:
             _refuse(op, "has another version")
         if isinstance(op, Put):
-            return Versioned(op.record, old.version + 1)
+            return Versioned(op.record, old.version + 1, modified_ms=self.clock.now_ms())
         if isinstance(op, Delete):
             self._check_empty(op, changes)
             return None
@@ -306,6 +315,7 @@ class MemoryMetadata(Metadata):
         self._behind = 0  # how many transactions this client lags
         self._closed = False
         self._session = Session()
+        self._connections = 1
         self._chores = Chores(clock, background=False)
         self._crashed = False
 
@@ -317,6 +327,13 @@ class MemoryMetadata(Metadata):
     @property
     def session_timeout_s(self) -> float:
         return 10.0
+
+    @property
+    def connections(self) -> int:
+        return self._connections
+
+    def now_ms(self, *, exact: bool = False) -> int:
+        return self._server.clock.now_ms()
 
     def read(self, key: Key[R], on_change: Hint | None = None) -> Versioned[R] | None:
         with _Call(self) as server:
@@ -397,6 +414,13 @@ class MemoryMetadata(Metadata):
         self._server.drop_watches(self)
         self._server.end(self._session)
         self._session = Session()
+        self._connections += 1
+
+    def reconnect(self) -> None:
+        """The connection is lost and made again, as when the server restarts; the session stays."""
+        with _Call(self, by_server=True):
+            self._server.drop_watches(self)
+            self._connections += 1
 
 
 class _Call:
@@ -428,19 +452,27 @@ def _parent(key: Key[Any]) -> Key[Any] | None:
     match key:
         case TopicKey():
             return TopicsKey()
-        case HeadKey(uuid) | SchemaKey(uuid, _) | DedupKey(uuid) | LedgerKey(uuid, _):
+        case HeadKey(uuid) | DedupKey(uuid) | PoliciesKey(uuid) | RetentionKey(uuid) | GcKey(uuid) | PartKey(uuid, _):
             return RootKey(uuid)
-        case CursorKey(uuid, _) | OwnerKey(uuid, _) | ReviserKey(uuid, _) | PinKey(uuid, _) | CompactorKey(uuid):
-            return RootKey(uuid)
-        case TokenGroupKey(uuid, _):
-            return RootKey(uuid)
-        case TokenChunkKey(uuid, group, _) | TokenBlockKey(uuid, group, _):
-            return TokenGroupKey(uuid, group)
-        case EntityKey(outbox, _):
-            return OutboxKey(outbox)
+        case CursorKey(uuid, _) | OwnerKey(uuid, _) | ReviserKey(uuid, _):
+            return PartKey(uuid, "subscriptions")
+        case PinKey(uuid, _):
+            return PartKey(uuid, "pins")
+        case CompactorKey(uuid):
+            return PartKey(uuid, "locks")
+        case LedgerKey(uuid, _) | SchemaKey(uuid, _) | TipKey(uuid, _):
+            return PartKey(uuid, "commits")
         case CommitKey(uuid, ledger, _):
             return LedgerKey(uuid, ledger)
-        case NamespaceKey() | TopicsKey() | RootKey() | OutboxKey():
+        case TokenGroupKey(uuid, _):
+            return PartKey(uuid, "tokens")
+        case TokenChunkKey(uuid, group, _) | TokenBlockKey(uuid, group, _):
+            return TokenGroupKey(uuid, group)
+        case SinkTopicKey(query, _):
+            return SinkKey(query)
+        case EntityKey(outbox, _):
+            return OutboxKey(outbox)
+        case NamespaceKey() | TopicsKey() | DeletedKey() | RootKey() | SinkKey() | OutboxKey():
             return None
     raise TypeError(f"no parent is known for {key!r}")
 

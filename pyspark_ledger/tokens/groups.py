@@ -140,6 +140,7 @@ class Group:
     def guard(self) -> Op:
         """The operation that makes a transaction fail if anybody has consumed meanwhile."""
         if self._version is None:
+            self.log.ensure_part("tokens")
             return Create(self.key, self._record)
         return Check(self.key, self._version)
 
@@ -152,8 +153,8 @@ class Group:
         self._nodes = {chunk: node for chunk, node in {**self._nodes, **change.nodes}.items() if chunk in self._spilled}
         kept = dict(list(self._bitmaps.items())[-_REMEMBERED_BITMAPS:])
         self._bitmaps = {**kept, **change.bitmaps}
-        for chunk, file in change.files.items():
-            self._blobs(chunk).sweep(change.version, file)
+        for chunk, (file, replaced) in change.files.items():
+            self._blobs(chunk).sweep(change.version, file, replaced)
 
     def number(self, view: View, prefix: TokenPrefix) -> Numbering | None:
         """How the tokens of an entry are numbered; None if there is no such entry, or its records have no tokens."""
@@ -181,7 +182,7 @@ class _Change:
         self.whole, self.spilled = group._whole, group._spilled
         self.bitmaps = dict(changed)
         self.nodes: dict[int, Versioned[TokenChunk]] = {}
-        self.files: dict[int, FileRef | None] = {}  # chunks whose files to sweep
+        self.files: dict[int, tuple[FileRef | None, FileRef | None]] = {}  # of chunks to sweep: now, and before
         self._inline = dict(record.partials)
         self._node_ops: list[Op] = []
         # So many nodes would be too large for one transaction: put all but short bitmaps into files.
@@ -204,6 +205,8 @@ class _Change:
     @property
     def ops(self) -> list[Op]:
         key, version = self._group.key, self._group.version
+        if version is None:
+            self._group.log.ensure_part("tokens")
         own: Op = Create(key, self.record) if version is None else Put(key, self.record, version)
         return [own, *self._node_ops]
 
@@ -214,7 +217,7 @@ class _Change:
             if chunk in self.spilled:
                 self._node_ops.append(Delete(self._node_key(chunk), self._group._nodes[chunk].version))
                 self.spilled = self.spilled.without(chunk)
-                self.files[chunk] = None
+                self.files[chunk] = None, self._group._nodes[chunk].record.file
             return
         packed = bitmap.pack()
         if chunk in self.spilled or len(packed) > self._limits.inline_bitmap_bytes:
@@ -231,8 +234,9 @@ class _Change:
             folders.prepare(self._group.log)
             record = TokenChunk(file=self._group._blobs(chunk).stage(packed, self.version))
         old = self._group._nodes.get(chunk)
-        if record.file is not None or (old is not None and old.record.file is not None):
-            self.files[chunk] = record.file
+        replaced = None if old is None else old.record.file
+        if record.file is not None or replaced is not None:
+            self.files[chunk] = record.file, replaced
         if chunk in self.spilled:
             assert old is not None
             self._node_ops.append(Put(self._node_key(chunk), record, old.version))
@@ -278,6 +282,7 @@ class Groups:
     def __init__(self, metadata: Metadata, name: str, open_log: Callable[[str], Log | None]) -> None:
         self._metadata, self.name, self._open_log = metadata, names.check_group_name(name), open_log
         self._groups: dict[str, Group] = {}
+        self._connection = metadata.connections  # over which they were read
 
     @classmethod
     def in_namespace_of(cls, log: Log, name: str) -> Groups:
@@ -286,6 +291,9 @@ class Groups:
 
     def group(self, uuid: str) -> Group | None:
         """None if the namespace has no topic with this UUID (any more)."""
+        if self._connection != self._metadata.connections:
+            self._connection = self._metadata.connections
+            self.reload()
         if uuid not in self._groups:
             log = self._open_log(uuid)
             if log is None:

@@ -26,6 +26,7 @@ class Minter:
 
     def ensure_group(self) -> None:
         """Creates the group's node if it is missing."""
+        self._log.ensure_part("tokens")
         record = TokenGroup(self._log.limits.token_chunk)
         self._log.transactions.make(self._key, record, str(self), lambda: self._log.refresh(sync=True))
 

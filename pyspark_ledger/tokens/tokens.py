@@ -13,7 +13,7 @@ from pyspark_ledger.base.bitmap import Bitmap
 from pyspark_ledger.base.clock import Deadline
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.log.log import Log, View
-from pyspark_ledger.metadata.port import RootKey, TokenBlockKey, TokenChunkKey, TokenGroupKey, Versioned
+from pyspark_ledger.metadata.port import PartKey, TokenBlockKey, TokenChunkKey, TokenGroupKey, Versioned
 from pyspark_ledger.metadata.records import TokenGroup
 from pyspark_ledger.tokens.groups import Groups
 from pyspark_ledger.tokens.ids import TokenRuns
@@ -153,7 +153,7 @@ class Tokens:
         """The numbers of every group that has consumed tokens of this topic or minted some: a list of
         :class:`TokenStats`."""
         view = self._log.refresh(sync=True)
-        keys = self._log.metadata.children(RootKey(self._log.topic.uuid))
+        keys = self._log.metadata.children(PartKey(self._log.topic.uuid, "tokens"))
         return [self._stats(view, key.group) for key in keys if isinstance(key, TokenGroupKey)]
 
     def _stats(self, view: View, group: str) -> TokenStats:

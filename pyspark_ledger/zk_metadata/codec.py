@@ -12,8 +12,9 @@ from pyspark_ledger.metadata import port
 from pyspark_ledger.metadata.records import Marker, NodeRecord
 from pyspark_ledger.zk_metadata import mapping
 from pyspark_ledger.zk_metadata import records_pb2 as pb
+from pyspark_ledger.zk_metadata.raw import NodeAt, Raw
 
-FORMAT = 1
+FORMAT = 2
 
 R = TypeVar("R", bound=NodeRecord)
 
@@ -26,25 +27,39 @@ class _Kind:
     load: mapping.Convert
 
 
-def encode(key: port.Key[Any], record: NodeRecord) -> bytes:
+def encode(key: port.Key[Any], record: NodeRecord | Raw) -> bytes:
+    if isinstance(record, Raw):
+        return record.data
     kind = _KINDS[type(key)]
     if not isinstance(record, kind.record):
         raise TypeError(f"{key!r} holds a {kind.record.__name__}, not {record!r}")
     return cast(bytes, kind.message(format=FORMAT, **kind.dump(record)).SerializeToString())
 
 
-def decode(key: port.Key[R], data: bytes, path: str) -> R:
-    """``path`` is only for the error messages."""
+def decode(key: port.Key[R], data: bytes, path: str, oldest: int = FORMAT) -> R:
+    """``path`` is only for the error messages; ``oldest`` is the oldest format that the caller takes."""
+    if isinstance(key, NodeAt):
+        return cast(R, Raw(data))
     kind = _KINDS[type(key)]
+    return cast(R, load(kind.message, kind.load, data, path, oldest))
+
+
+def load(message: Any, convert: mapping.Convert, data: bytes, path: str, oldest: int = FORMAT) -> Any:
+    """What ``convert`` makes of the message that the bytes hold."""
     try:
-        message = kind.message.FromString(data)
-        _check_format(message.format, path)
-        return cast(R, kind.load(message))
+        found = message.FromString(data)
+        _check_format(found.format, path, oldest)
+        return convert(found)
     except (DecodeError, ValueError) as error:
-        raise CorruptData(f"node {path} holds no valid {kind.record.__name__}: {error}") from error
+        raise CorruptData(f"node {path} holds no valid {message.DESCRIPTOR.name}: {error}") from error
 
 
-def _check_format(found: int, path: str) -> None:
+def format_of(data: bytes, path: str) -> int:
+    """The format of any record."""
+    return cast(int, load(pb.Marker, lambda message: message.format, data, path, oldest=1))
+
+
+def _check_format(found: int, path: str, oldest: int) -> None:
     if found > FORMAT:
         raise InvalidInput(
             f"node {path} has format {found}, this version knows {FORMAT}: upgrade pyspark-ledger",
@@ -52,6 +67,12 @@ def _check_format(found: int, path: str) -> None:
         )
     if found < 1:  # what empty or foreign bytes look like
         raise ValueError("the format version is missing")
+    if found < oldest:
+        raise InvalidInput(
+            f"node {path} has format {found}, this version needs {FORMAT}: stop everything that uses the namespace, "
+            "then run 'pyspark-ledger namespace upgrade' once (docs/upgrading.md)",
+            "LEDGER_OLDER_FORMAT",
+        )
 
 
 class _Kinds(dict[type[port.Key[Any]], _Kind]):

@@ -3,28 +3,39 @@
 Below the namespace's root::
 
     /namespace                                 where the files are
+    /clock                                     written to learn ZooKeeper's time
     /topics/<name>                             name -> UUID
-    /ledgers/<uuid>                            everything of one topic: a late write can't hit its successor
-    /ledgers/<uuid>/head
-    /ledgers/<uuid>/dedup
-    /ledgers/<uuid>/cursor-<name>              a subscription
-    /ledgers/<uuid>/owner-<name>               who is attached to it, ephemeral
-    /ledgers/<uuid>/reviser-<name>             who is resetting it, ephemeral
-    /ledgers/<uuid>/compactor                  who is compacting it, ephemeral
-    /ledgers/<uuid>/pin-<id>                   a running reader of compacted ledgers, ephemeral
-    /ledgers/<uuid>/schema-<10 digits>
-    /ledgers/<uuid>/tokens-<group>             what a group has consumed of the topic's tokens
-    /ledgers/<uuid>/tokens-<group>/chunk-<10 digits>  where that has many gaps
-    /ledgers/<uuid>/tokens-<group>/block-<id>  tokens minted for messages from outside
-    /ledgers/<uuid>/ledger-<10 digits>/<12 digits>    one commit
-    /outboxes/<name>/<entity>                  business state, and what it has yet to dispatch
+    /deleted/<name>                            the name had a topic that was deleted
+    /sinks/<query>/<topic>                     which topic a Spark query writes to
+    /logs/<uuid>                               everything of one topic: a late write can't hit its successor
+    /logs/<uuid>/head
+    /logs/<uuid>/policies
+    /logs/<uuid>/retention                     orders trimming against those who come
+    /logs/<uuid>/gc                            the gc epoch, and by its time when it began
+    /logs/<uuid>/dedup
+    /logs/<uuid>/commits/<10 digits>/<12 digits>      a ledger, and its commits
+    /logs/<uuid>/commits/tip-<id>              the id of the head's last change
+    /logs/<uuid>/commits/schema-<10 digits>
+    /logs/<uuid>/subscriptions/cursor-<name>   a subscription
+    /logs/<uuid>/subscriptions/owner-<name>    who is attached to it, ephemeral
+    /logs/<uuid>/subscriptions/reviser-<name>  who is resetting it, ephemeral
+    /logs/<uuid>/locks/compactor               who is compacting the topic, ephemeral
+    /logs/<uuid>/pins/<id>                     a running reader of compacted ledgers, ephemeral
+    /logs/<uuid>/queue                         for writers that wait for their turn
+    /logs/<uuid>/tokens/<group>                what a group has consumed of the topic's tokens
+    /logs/<uuid>/tokens/<group>/chunk-<10 digits>     where that has many gaps
+    /logs/<uuid>/tokens/<group>/block-<id>     tokens minted for messages from outside
+    /entities/<outbox>/<entity>                business state, and what it has yet to dispatch
 
-Numbers are padded, so that the order of names is the order of keys.
+Numbers are padded, so that the order of names is the order of keys. Format 1 had other paths: a process that still runs
+its code finds nothing there, and can do no harm.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -34,104 +45,135 @@ from pyspark_ledger.metadata.port import (
     CompactorKey,
     CursorKey,
     DedupKey,
+    DeletedKey,
     EntityKey,
+    GcKey,
     HeadKey,
     Key,
     LedgerKey,
     NamespaceKey,
     OutboxKey,
     OwnerKey,
+    PartKey,
     PinKey,
+    PoliciesKey,
+    RetentionKey,
     ReviserKey,
     RootKey,
     SchemaKey,
+    SinkKey,
+    SinkTopicKey,
+    TipKey,
     TokenBlockKey,
     TokenChunkKey,
     TokenGroupKey,
     TopicKey,
     TopicsKey,
 )
+from pyspark_ledger.zk_metadata.raw import NodeAt
 
+NAMESPACE = "/namespace"
+CLOCK = "/clock"
 TOPICS = "/topics"
-LEDGERS = "/ledgers"
-OUTBOXES = "/outboxes"
-CONTAINERS = (TOPICS, LEDGERS, OUTBOXES)
+DELETED = "/deleted"
+SINKS = "/sinks"
+LOGS = "/logs"
+ENTITIES = "/entities"
+CONTAINERS = (CLOCK, TOPICS, DELETED, SINKS, LOGS, ENTITIES)
 
 _NAME = "([^/]+)"
-_PATTERNS = (
-    (re.compile("/namespace"), lambda: NamespaceKey()),
-    (re.compile(TOPICS), lambda: TopicsKey()),
-    (re.compile(f"{TOPICS}/{_NAME}"), lambda name: TopicKey(unquote(name))),
-    (re.compile(f"{LEDGERS}/{_NAME}"), lambda uuid: RootKey(unquote(uuid))),
-    (re.compile(f"{LEDGERS}/{_NAME}/head"), lambda uuid: HeadKey(unquote(uuid))),
-    (re.compile(f"{LEDGERS}/{_NAME}/dedup"), lambda uuid: DedupKey(unquote(uuid))),
-    (re.compile(f"{LEDGERS}/{_NAME}/cursor-{_NAME}"), lambda uuid, name: CursorKey(unquote(uuid), unquote(name))),
-    (re.compile(f"{LEDGERS}/{_NAME}/owner-{_NAME}"), lambda uuid, name: OwnerKey(unquote(uuid), unquote(name))),
-    (re.compile(f"{LEDGERS}/{_NAME}/reviser-{_NAME}"), lambda uuid, name: ReviserKey(unquote(uuid), unquote(name))),
-    (re.compile(f"{LEDGERS}/{_NAME}/compactor"), lambda uuid: CompactorKey(unquote(uuid))),
-    (re.compile(f"{LEDGERS}/{_NAME}/pin-{_NAME}"), lambda uuid, id: PinKey(unquote(uuid), unquote(id))),
-    (re.compile(rf"{LEDGERS}/{_NAME}/schema-(\d+)"), lambda uuid, id: SchemaKey(unquote(uuid), int(id))),
-    (re.compile(rf"{LEDGERS}/{_NAME}/ledger-(\d+)"), lambda uuid, n: LedgerKey(unquote(uuid), int(n))),
-    (
-        re.compile(rf"{LEDGERS}/{_NAME}/ledger-(\d+)/(\d+)"),
-        lambda uuid, n, number: CommitKey(unquote(uuid), int(n), int(number)),
-    ),
-    (re.compile(f"{LEDGERS}/{_NAME}/tokens-{_NAME}"), lambda uuid, group: TokenGroupKey(unquote(uuid), unquote(group))),
-    (
-        re.compile(rf"{LEDGERS}/{_NAME}/tokens-{_NAME}/chunk-(\d+)"),
-        lambda uuid, group, n: TokenChunkKey(unquote(uuid), unquote(group), int(n)),
-    ),
-    (
-        re.compile(f"{LEDGERS}/{_NAME}/tokens-{_NAME}/block-{_NAME}"),
-        lambda uuid, group, id: TokenBlockKey(unquote(uuid), unquote(group), unquote(id)),
-    ),
-    (re.compile(f"{OUTBOXES}/{_NAME}"), lambda outbox: OutboxKey(unquote(outbox))),
-    (re.compile(f"{OUTBOXES}/{_NAME}/{_NAME}"), lambda outbox, name: EntityKey(unquote(outbox), unquote(name)[1:])),
+_LOG = f"{LOGS}/{_NAME}"
+_PATTERNS = tuple(
+    (re.compile(pattern), make)
+    for pattern, make in (
+        (NAMESPACE, lambda: NamespaceKey()),
+        (TOPICS, lambda: TopicsKey()),
+        (f"{TOPICS}/{_NAME}", lambda name: TopicKey(unquote(name))),
+        (f"{DELETED}/{_NAME}", lambda name: DeletedKey(unquote(name))),
+        (f"{SINKS}/{_NAME}", lambda query: SinkKey(unquote(query))),
+        (f"{SINKS}/{_NAME}/{_NAME}", lambda query, topic: SinkTopicKey(unquote(query), unquote(topic))),
+        (_LOG, lambda uuid: RootKey(unquote(uuid))),
+        (f"{_LOG}/head", lambda uuid: HeadKey(unquote(uuid))),
+        (f"{_LOG}/dedup", lambda uuid: DedupKey(unquote(uuid))),
+        (f"{_LOG}/policies", lambda uuid: PoliciesKey(unquote(uuid))),
+        (f"{_LOG}/retention", lambda uuid: RetentionKey(unquote(uuid))),
+        (f"{_LOG}/gc", lambda uuid: GcKey(unquote(uuid))),
+        (
+            f"{_LOG}/(commits|locks|pins|queue|subscriptions|tokens)",
+            lambda uuid, part: PartKey(unquote(uuid), part),
+        ),
+        (f"{_LOG}/commits/tip-([0-9a-f]+)", lambda uuid, id: TipKey(unquote(uuid), bytes.fromhex(id))),
+        (rf"{_LOG}/commits/(\d+)", lambda uuid, n: LedgerKey(unquote(uuid), int(n))),
+        (rf"{_LOG}/commits/(\d+)/(\d+)", lambda uuid, n, number: CommitKey(unquote(uuid), int(n), int(number))),
+        (rf"{_LOG}/commits/schema-(\d+)", lambda uuid, id: SchemaKey(unquote(uuid), int(id))),
+        (f"{_LOG}/subscriptions/cursor-{_NAME}", lambda uuid, name: CursorKey(unquote(uuid), unquote(name))),
+        (f"{_LOG}/subscriptions/owner-{_NAME}", lambda uuid, name: OwnerKey(unquote(uuid), unquote(name))),
+        (f"{_LOG}/subscriptions/reviser-{_NAME}", lambda uuid, name: ReviserKey(unquote(uuid), unquote(name))),
+        (f"{_LOG}/locks/compactor", lambda uuid: CompactorKey(unquote(uuid))),
+        (f"{_LOG}/pins/{_NAME}", lambda uuid, id: PinKey(unquote(uuid), unquote(id))),
+        (f"{_LOG}/tokens/{_NAME}", lambda uuid, group: TokenGroupKey(unquote(uuid), unquote(group))),
+        (
+            rf"{_LOG}/tokens/{_NAME}/chunk-(\d+)",
+            lambda uuid, group, n: TokenChunkKey(unquote(uuid), unquote(group), int(n)),
+        ),
+        (
+            f"{_LOG}/tokens/{_NAME}/block-{_NAME}",
+            lambda uuid, group, id: TokenBlockKey(unquote(uuid), unquote(group), unquote(id)),
+        ),
+        (f"{ENTITIES}/{_NAME}", lambda outbox: OutboxKey(unquote(outbox))),
+        (f"{ENTITIES}/{_NAME}/{_NAME}", lambda outbox, name: EntityKey(unquote(outbox), unquote(name)[1:])),
+    )
 )
+
+
+@lru_cache(10_000)
+def segment(name: str) -> str:
+    """ZooKeeper refuses some characters, and '/', '.' and '..' would lead elsewhere: escape all of them."""
+    escaped = quote(name, safe=" ")
+    return escaped.replace(".", "%2E") if escaped.strip(".") == "" else escaped
+
+
+@lru_cache(10_000)
+def _log(uuid: str) -> str:
+    return f"{LOGS}/{segment(uuid)}"
+
+
+# By the class of the key: a commit needs six paths.
+_PATHS: dict[type[Key[Any]], Callable[[Any], str]] = {
+    NamespaceKey: lambda key: NAMESPACE,
+    TopicsKey: lambda key: TOPICS,
+    TopicKey: lambda key: f"{TOPICS}/{segment(key.name)}",
+    DeletedKey: lambda key: f"{DELETED}/{segment(key.name)}",
+    SinkKey: lambda key: f"{SINKS}/{segment(key.query)}",
+    SinkTopicKey: lambda key: f"{SINKS}/{segment(key.query)}/{segment(key.topic)}",
+    RootKey: lambda key: _log(key.uuid),
+    PartKey: lambda key: f"{_log(key.uuid)}/{key.part}",
+    HeadKey: lambda key: f"{_log(key.uuid)}/head",
+    TipKey: lambda key: f"{_log(key.uuid)}/commits/tip-{key.id.hex()}",
+    DedupKey: lambda key: f"{_log(key.uuid)}/dedup",
+    PoliciesKey: lambda key: f"{_log(key.uuid)}/policies",
+    RetentionKey: lambda key: f"{_log(key.uuid)}/retention",
+    GcKey: lambda key: f"{_log(key.uuid)}/gc",
+    SchemaKey: lambda key: f"{_log(key.uuid)}/commits/schema-{key.id:010d}",
+    LedgerKey: lambda key: f"{_log(key.uuid)}/commits/{key.ledger:010d}",
+    CommitKey: lambda key: f"{_log(key.uuid)}/commits/{key.ledger:010d}/{key.number:012d}",
+    CursorKey: lambda key: f"{_log(key.uuid)}/subscriptions/cursor-{segment(key.name)}",
+    OwnerKey: lambda key: f"{_log(key.uuid)}/subscriptions/owner-{segment(key.name)}",
+    ReviserKey: lambda key: f"{_log(key.uuid)}/subscriptions/reviser-{segment(key.name)}",
+    CompactorKey: lambda key: f"{_log(key.uuid)}/locks/compactor",
+    PinKey: lambda key: f"{_log(key.uuid)}/pins/{segment(key.id)}",
+    TokenGroupKey: lambda key: f"{_log(key.uuid)}/tokens/{segment(key.group)}",
+    TokenChunkKey: lambda key: f"{_log(key.uuid)}/tokens/{segment(key.group)}/chunk-{key.chunk:010d}",
+    TokenBlockKey: lambda key: f"{_log(key.uuid)}/tokens/{segment(key.group)}/block-{segment(key.id)}",
+    OutboxKey: lambda key: f"{ENTITIES}/{segment(key.outbox)}",
+    EntityKey: lambda key: f"{ENTITIES}/{segment(key.outbox)}/={segment(key.entity)}",  # its name may be empty
+    NodeAt: lambda key: key.path,
+}
 
 
 def path(key: Key[Any]) -> str:
     """Where a record is kept, below the namespace's root."""
-    match key:
-        case NamespaceKey():
-            return "/namespace"
-        case TopicsKey():
-            return TOPICS
-        case TopicKey(name):
-            return f"{TOPICS}/{_segment(name)}"
-        case RootKey(uuid):
-            return f"{LEDGERS}/{_segment(uuid)}"
-        case HeadKey(uuid):
-            return f"{LEDGERS}/{_segment(uuid)}/head"
-        case DedupKey(uuid):
-            return f"{LEDGERS}/{_segment(uuid)}/dedup"
-        case CursorKey(uuid, name):
-            return f"{LEDGERS}/{_segment(uuid)}/cursor-{_segment(name)}"
-        case OwnerKey(uuid, name):
-            return f"{LEDGERS}/{_segment(uuid)}/owner-{_segment(name)}"
-        case ReviserKey(uuid, name):
-            return f"{LEDGERS}/{_segment(uuid)}/reviser-{_segment(name)}"
-        case CompactorKey(uuid):
-            return f"{LEDGERS}/{_segment(uuid)}/compactor"
-        case PinKey(uuid, id):
-            return f"{LEDGERS}/{_segment(uuid)}/pin-{_segment(id)}"
-        case SchemaKey(uuid, id):
-            return f"{LEDGERS}/{_segment(uuid)}/schema-{id:010d}"
-        case LedgerKey(uuid, ledger):
-            return f"{LEDGERS}/{_segment(uuid)}/ledger-{ledger:010d}"
-        case CommitKey(uuid, ledger, number):
-            return f"{LEDGERS}/{_segment(uuid)}/ledger-{ledger:010d}/{number:012d}"
-        case TokenGroupKey(uuid, group):
-            return f"{LEDGERS}/{_segment(uuid)}/tokens-{_segment(group)}"
-        case TokenChunkKey(uuid, group, chunk):
-            return f"{LEDGERS}/{_segment(uuid)}/tokens-{_segment(group)}/chunk-{chunk:010d}"
-        case TokenBlockKey(uuid, group, id):
-            return f"{LEDGERS}/{_segment(uuid)}/tokens-{_segment(group)}/block-{_segment(id)}"
-        case OutboxKey(outbox):
-            return f"{OUTBOXES}/{_segment(outbox)}"
-        case EntityKey(outbox, entity):  # an entity's name may be empty
-            return f"{OUTBOXES}/{_segment(outbox)}/={_segment(entity)}"
-    raise TypeError(f"no node is known for {key!r}")
+    return _PATHS[type(key)](key)
 
 
 def key(path: str) -> AnyKey | None:
@@ -141,9 +183,3 @@ def key(path: str) -> AnyKey | None:
         if match is not None:
             return make(*match.groups())
     return None
-
-
-def _segment(name: str) -> str:
-    """ZooKeeper refuses some characters, and '/', '.' and '..' would lead elsewhere: escape all of them."""
-    escaped = quote(name, safe=" ")
-    return escaped.replace(".", "%2E") if escaped.strip(".") == "" else escaped

@@ -40,16 +40,20 @@ class FileRef(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., uid: _Optional[bytes] = ..., length: _Optional[int] = ..., tail_length: _Optional[int] = ..., tail_hash: _Optional[int] = ...) -> None: ...
 
 class Entry(_message.Message):
-    __slots__ = ("file", "records", "masked", "mask")
+    __slots__ = ("file", "records", "masked", "mask", "first_row", "file_rows")
     FILE_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     MASKED_FIELD_NUMBER: _ClassVar[int]
     MASK_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
+    FILE_ROWS_FIELD_NUMBER: _ClassVar[int]
     file: FileRef
     records: int
     masked: int
     mask: bytes
-    def __init__(self, file: _Optional[_Union[FileRef, _Mapping]] = ..., records: _Optional[int] = ..., masked: _Optional[int] = ..., mask: _Optional[bytes] = ...) -> None: ...
+    first_row: int
+    file_rows: int
+    def __init__(self, file: _Optional[_Union[FileRef, _Mapping]] = ..., records: _Optional[int] = ..., masked: _Optional[int] = ..., mask: _Optional[bytes] = ..., first_row: _Optional[int] = ..., file_rows: _Optional[int] = ...) -> None: ...
 
 class LongProperty(_message.Message):
     __slots__ = ("name", "value")
@@ -60,7 +64,7 @@ class LongProperty(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
 
 class Commit(_message.Message):
-    __slots__ = ("format", "number", "id", "ledger", "first_entry", "entry_count", "records", "size", "records_before", "size_before", "publish_ms", "schema_id", "entries", "entries_file", "producer", "query", "run", "sequence", "digest", "forget", "sequence_column", "producer_column", "highest", "highest_file", "dropped", "mints", "tokens_before")
+    __slots__ = ("format", "number", "id", "ledger", "first_entry", "entry_count", "records", "size", "records_before", "size_before", "publish_ms", "schema_id", "entries", "entries_file", "producer", "query", "run", "sequence", "digest", "forget", "sequence_column", "producer_column", "highest", "highest_file", "dropped", "mints", "tokens_before", "previous")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +92,7 @@ class Commit(_message.Message):
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     MINTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     format: int
     number: int
     id: bytes
@@ -115,17 +120,20 @@ class Commit(_message.Message):
     dropped: int
     mints: bool
     tokens_before: int
-    def __init__(self, format: _Optional[int] = ..., number: _Optional[int] = ..., id: _Optional[bytes] = ..., ledger: _Optional[int] = ..., first_entry: _Optional[int] = ..., entry_count: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., records_before: _Optional[int] = ..., size_before: _Optional[int] = ..., publish_ms: _Optional[int] = ..., schema_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., entries_file: _Optional[_Union[FileRef, _Mapping]] = ..., producer: _Optional[str] = ..., query: _Optional[_Union[Name, _Mapping]] = ..., run: _Optional[_Union[Name, _Mapping]] = ..., sequence: _Optional[int] = ..., digest: _Optional[bytes] = ..., forget: bool = ..., sequence_column: _Optional[str] = ..., producer_column: _Optional[str] = ..., highest: _Optional[_Iterable[_Union[LongProperty, _Mapping]]] = ..., highest_file: _Optional[_Union[FileRef, _Mapping]] = ..., dropped: _Optional[int] = ..., mints: bool = ..., tokens_before: _Optional[int] = ...) -> None: ...
+    previous: bytes
+    def __init__(self, format: _Optional[int] = ..., number: _Optional[int] = ..., id: _Optional[bytes] = ..., ledger: _Optional[int] = ..., first_entry: _Optional[int] = ..., entry_count: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., records_before: _Optional[int] = ..., size_before: _Optional[int] = ..., publish_ms: _Optional[int] = ..., schema_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., entries_file: _Optional[_Union[FileRef, _Mapping]] = ..., producer: _Optional[str] = ..., query: _Optional[_Union[Name, _Mapping]] = ..., run: _Optional[_Union[Name, _Mapping]] = ..., sequence: _Optional[int] = ..., digest: _Optional[bytes] = ..., forget: bool = ..., sequence_column: _Optional[str] = ..., producer_column: _Optional[str] = ..., highest: _Optional[_Iterable[_Union[LongProperty, _Mapping]]] = ..., highest_file: _Optional[_Union[FileRef, _Mapping]] = ..., dropped: _Optional[int] = ..., mints: bool = ..., tokens_before: _Optional[int] = ..., previous: _Optional[bytes] = ...) -> None: ...
 
 class Policies(_message.Message):
-    __slots__ = ("deduplication", "snapshot_commits", "evict_producers_ms")
+    __slots__ = ("format", "deduplication", "snapshot_commits", "evict_producers_ms")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
     DEDUPLICATION_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_COMMITS_FIELD_NUMBER: _ClassVar[int]
     EVICT_PRODUCERS_MS_FIELD_NUMBER: _ClassVar[int]
+    format: int
     deduplication: bool
     snapshot_commits: int
     evict_producers_ms: int
-    def __init__(self, deduplication: bool = ..., snapshot_commits: _Optional[int] = ..., evict_producers_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, format: _Optional[int] = ..., deduplication: bool = ..., snapshot_commits: _Optional[int] = ..., evict_producers_ms: _Optional[int] = ...) -> None: ...
 
 class Generation(_message.Message):
     __slots__ = ("number", "horizon", "manifest", "records", "size", "read", "finished_ms", "tombstones_from", "started_ms")
@@ -149,8 +157,48 @@ class Generation(_message.Message):
     started_ms: int
     def __init__(self, number: _Optional[int] = ..., horizon: _Optional[_Union[Position, _Mapping]] = ..., manifest: _Optional[_Union[FileRef, _Mapping]] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., read: _Optional[int] = ..., finished_ms: _Optional[int] = ..., tombstones_from: _Optional[_Union[Position, _Mapping]] = ..., started_ms: _Optional[int] = ...) -> None: ...
 
+class Trim(_message.Message):
+    __slots__ = ("position", "commit", "records", "size")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    position: Position
+    commit: int
+    records: int
+    size: int
+    def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., commit: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+
+class PendingRange(_message.Message):
+    __slots__ = ("first", "end", "epoch")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    end: int
+    epoch: int
+    def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class SetBack(_message.Message):
+    __slots__ = ("found_ms", "found_by", "why", "next_commit", "ledger", "gc_epoch", "next_token")
+    FOUND_MS_FIELD_NUMBER: _ClassVar[int]
+    FOUND_BY_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    NEXT_COMMIT_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_FIELD_NUMBER: _ClassVar[int]
+    GC_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NEXT_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    found_ms: int
+    found_by: str
+    why: str
+    next_commit: int
+    ledger: int
+    gc_epoch: int
+    next_token: int
+    def __init__(self, found_ms: _Optional[int] = ..., found_by: _Optional[str] = ..., why: _Optional[str] = ..., next_commit: _Optional[int] = ..., ledger: _Optional[int] = ..., gc_epoch: _Optional[int] = ..., next_token: _Optional[int] = ...) -> None: ...
+
 class Head(_message.Message):
-    __slots__ = ("format", "uuid", "name", "schema_id", "ledger", "ledger_first_commit", "ledger_opened_ms", "ledger_bytes", "next_commit", "next_entry", "last_publish_ms", "records", "size", "gc_epoch", "gc_floor", "gc_marks", "index", "gc_kept", "gc_kept_before", "policies", "generations", "tokens")
+    __slots__ = ("format", "uuid", "name", "schema_id", "ledger", "ledger_first_commit", "ledger_opened_ms", "ledger_bytes", "next_commit", "next_entry", "last_publish_ms", "records", "size", "gc_epoch", "index", "gc_kept", "tokens", "last_change", "last_commit", "operations", "generation", "replaced", "token_base", "trim", "pending", "set_back", "repaired")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -165,14 +213,19 @@ class Head(_message.Message):
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     GC_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    GC_FLOOR_FIELD_NUMBER: _ClassVar[int]
-    GC_MARKS_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     GC_KEPT_FIELD_NUMBER: _ClassVar[int]
-    GC_KEPT_BEFORE_FIELD_NUMBER: _ClassVar[int]
-    POLICIES_FIELD_NUMBER: _ClassVar[int]
-    GENERATIONS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LAST_CHANGE_FIELD_NUMBER: _ClassVar[int]
+    LAST_COMMIT_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    REPLACED_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_BASE_FIELD_NUMBER: _ClassVar[int]
+    TRIM_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    SET_BACK_FIELD_NUMBER: _ClassVar[int]
+    REPAIRED_FIELD_NUMBER: _ClassVar[int]
     format: int
     uuid: Name
     name: str
@@ -187,15 +240,20 @@ class Head(_message.Message):
     records: int
     size: int
     gc_epoch: int
-    gc_floor: int
-    gc_marks: _containers.RepeatedScalarFieldContainer[int]
     index: _containers.RepeatedCompositeFieldContainer[FileRef]
     gc_kept: _containers.RepeatedCompositeFieldContainer[FileRef]
-    gc_kept_before: _containers.RepeatedCompositeFieldContainer[FileRef]
-    policies: Policies
-    generations: _containers.RepeatedCompositeFieldContainer[Generation]
     tokens: int
-    def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ..., name: _Optional[str] = ..., schema_id: _Optional[int] = ..., ledger: _Optional[int] = ..., ledger_first_commit: _Optional[int] = ..., ledger_opened_ms: _Optional[int] = ..., ledger_bytes: _Optional[int] = ..., next_commit: _Optional[int] = ..., next_entry: _Optional[int] = ..., last_publish_ms: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., gc_epoch: _Optional[int] = ..., gc_floor: _Optional[int] = ..., gc_marks: _Optional[_Iterable[int]] = ..., index: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept_before: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., policies: _Optional[_Union[Policies, _Mapping]] = ..., generations: _Optional[_Iterable[_Union[Generation, _Mapping]]] = ..., tokens: _Optional[int] = ...) -> None: ...
+    last_change: bytes
+    last_commit: bytes
+    operations: _containers.RepeatedScalarFieldContainer[bytes]
+    generation: Generation
+    replaced: FileRef
+    token_base: int
+    trim: Trim
+    pending: _containers.RepeatedCompositeFieldContainer[PendingRange]
+    set_back: SetBack
+    repaired: int
+    def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ..., name: _Optional[str] = ..., schema_id: _Optional[int] = ..., ledger: _Optional[int] = ..., ledger_first_commit: _Optional[int] = ..., ledger_opened_ms: _Optional[int] = ..., ledger_bytes: _Optional[int] = ..., next_commit: _Optional[int] = ..., next_entry: _Optional[int] = ..., last_publish_ms: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., gc_epoch: _Optional[int] = ..., index: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., tokens: _Optional[int] = ..., last_change: _Optional[bytes] = ..., last_commit: _Optional[bytes] = ..., operations: _Optional[_Iterable[bytes]] = ..., generation: _Optional[_Union[Generation, _Mapping]] = ..., replaced: _Optional[_Union[FileRef, _Mapping]] = ..., token_base: _Optional[int] = ..., trim: _Optional[_Union[Trim, _Mapping]] = ..., pending: _Optional[_Iterable[_Union[PendingRange, _Mapping]]] = ..., set_back: _Optional[_Union[SetBack, _Mapping]] = ..., repaired: _Optional[int] = ...) -> None: ...
 
 class ProducerState(_message.Message):
     __slots__ = ("name", "sequence", "query", "run", "past_runs", "digest", "records", "publish_ms", "per_record")
@@ -246,7 +304,7 @@ class Past(_message.Message):
     def __init__(self, revision: _Optional[int] = ..., finished: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class Cursor(_message.Message):
-    __slots__ = ("format", "name", "mark_delete", "ordinal", "created_ms", "properties", "acks", "epoch", "owner", "owner_name", "revision", "rewound", "reviser", "revising_since_ms", "operations", "pasts", "void_below")
+    __slots__ = ("format", "name", "mark_delete", "ordinal", "created_ms", "properties", "acks", "epoch", "owner", "owner_name", "revision", "rewound", "reviser", "revising_since_ms", "operations", "pasts", "void_below", "id")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     MARK_DELETE_FIELD_NUMBER: _ClassVar[int]
@@ -264,6 +322,7 @@ class Cursor(_message.Message):
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     PASTS_FIELD_NUMBER: _ClassVar[int]
     VOID_BELOW_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
     format: int
     name: str
     mark_delete: Position
@@ -281,7 +340,8 @@ class Cursor(_message.Message):
     operations: _containers.RepeatedScalarFieldContainer[bytes]
     pasts: _containers.RepeatedCompositeFieldContainer[Past]
     void_below: int
-    def __init__(self, format: _Optional[int] = ..., name: _Optional[str] = ..., mark_delete: _Optional[_Union[Position, _Mapping]] = ..., ordinal: _Optional[int] = ..., created_ms: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[LongProperty, _Mapping]]] = ..., acks: _Optional[bytes] = ..., epoch: _Optional[int] = ..., owner: _Optional[bytes] = ..., owner_name: _Optional[str] = ..., revision: _Optional[int] = ..., rewound: _Optional[int] = ..., reviser: _Optional[bytes] = ..., revising_since_ms: _Optional[int] = ..., operations: _Optional[_Iterable[bytes]] = ..., pasts: _Optional[_Iterable[_Union[Past, _Mapping]]] = ..., void_below: _Optional[int] = ...) -> None: ...
+    id: bytes
+    def __init__(self, format: _Optional[int] = ..., name: _Optional[str] = ..., mark_delete: _Optional[_Union[Position, _Mapping]] = ..., ordinal: _Optional[int] = ..., created_ms: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[LongProperty, _Mapping]]] = ..., acks: _Optional[bytes] = ..., epoch: _Optional[int] = ..., owner: _Optional[bytes] = ..., owner_name: _Optional[str] = ..., revision: _Optional[int] = ..., rewound: _Optional[int] = ..., reviser: _Optional[bytes] = ..., revising_since_ms: _Optional[int] = ..., operations: _Optional[_Iterable[bytes]] = ..., pasts: _Optional[_Iterable[_Union[Past, _Mapping]]] = ..., void_below: _Optional[int] = ..., id: _Optional[bytes] = ...) -> None: ...
 
 class Holder(_message.Message):
     __slots__ = ("format", "id", "name", "since_ms")
@@ -390,16 +450,48 @@ class Schema(_message.Message):
     def __init__(self, format: _Optional[int] = ..., id: _Optional[int] = ..., arrow: _Optional[bytes] = ...) -> None: ...
 
 class Namespace(_message.Message):
-    __slots__ = ("format", "storage", "created_ms", "no_deduplication")
+    __slots__ = ("format", "storage", "created_ms", "no_deduplication", "id", "marked", "upgrading")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     STORAGE_FIELD_NUMBER: _ClassVar[int]
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     NO_DEDUPLICATION_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    MARKED_FIELD_NUMBER: _ClassVar[int]
+    UPGRADING_FIELD_NUMBER: _ClassVar[int]
     format: int
     storage: str
     created_ms: int
     no_deduplication: bool
-    def __init__(self, format: _Optional[int] = ..., storage: _Optional[str] = ..., created_ms: _Optional[int] = ..., no_deduplication: bool = ...) -> None: ...
+    id: bytes
+    marked: bool
+    upgrading: bool
+    def __init__(self, format: _Optional[int] = ..., storage: _Optional[str] = ..., created_ms: _Optional[int] = ..., no_deduplication: bool = ..., id: _Optional[bytes] = ..., marked: bool = ..., upgrading: bool = ...) -> None: ...
+
+class Deleted(_message.Message):
+    __slots__ = ("format", "uuid", "deleted_ms")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    DELETED_MS_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    uuid: Name
+    deleted_ms: int
+    def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ..., deleted_ms: _Optional[int] = ...) -> None: ...
+
+class SinkTopic(_message.Message):
+    __slots__ = ("format", "uuid")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    uuid: Name
+    def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ...) -> None: ...
+
+class GcEpoch(_message.Message):
+    __slots__ = ("format", "epoch")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    epoch: int
+    def __init__(self, format: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Marker(_message.Message):
     __slots__ = ("format",)

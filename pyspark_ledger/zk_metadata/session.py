@@ -96,6 +96,7 @@ class Connection:
 
     def __init__(self, address: Address, lost: int = 0) -> None:
         self.users: set[Lease] = set()
+        self.connected = 0  # how often
         self.lost = lost  # sessions lost so far: a new one may be served by a follower that lags
         self.synced = lost
         self.dead = False
@@ -143,6 +144,7 @@ class Connection:
     def _state_changed(self, state: str) -> None:
         # Runs on kazoo's connection thread, before the requests of the lost session fail: must not block.
         if state == KazooState.CONNECTED:
+            self.connected += 1
             _answered.add(self._servers)
         if state == KazooState.LOST:
             self.lost += 1
@@ -163,10 +165,7 @@ class Lease:
         patient = self._answered or self.address.servers in _answered
         while not connection.wait(deadline.remaining if patient else min(_LOOK_EVERY_S, deadline.remaining)):
             if deadline.passed:
-                raise Unavailable(
-                    f"ZooKeeper at {self.address.servers} does not answer: is it running, and is the option "
-                    "zookeeper right?"
-                )
+                raise Unavailable(self._why_no_answer(connection))
             if not patient and connection.refused_for_too_long():
                 raise Unavailable(
                     f"nothing listens at {self.address.servers}: is ZooKeeper running there, and is the option "
@@ -174,11 +173,26 @@ class Lease:
                 )
         return connection
 
+    def _why_no_answer(self, connection: Connection) -> str:
+        servers = self.address.servers
+        if connection.connected and not _all_refuse(servers):
+            return (
+                f"ZooKeeper at {servers} takes connections, and ends them without an answer: it is starting, its "
+                "servers cannot agree, or it was rolled back to a state that is older than what this process has seen. "
+                "Then it lets this process in only when it has caught up, or when the process is started anew"
+            )
+        return f"ZooKeeper at {servers} does not answer: is it running, and is the option zookeeper right?"
+
     @property
     def is_connected(self) -> bool:
         with _registry.lock:
             found = _registry.find(self)
         return found is not None and bool(found.client.connected)
+
+    @property
+    def connections(self) -> int:
+        """How often this process was connected to the address."""
+        return self._share().connected
 
     def _share(self) -> Connection:
         with _registry.lock:
@@ -198,7 +212,7 @@ def _replacement(dead: Connection, address: Address) -> Connection:
     """kazoo gave up on a client, so its session is gone: the next one must sync before it reads."""
     dead.stop()
     successor = Connection(address, lost=dead.lost)
-    successor.users, successor.synced = dead.users, -1
+    successor.users, successor.synced, successor.connected = dead.users, -1, dead.connected
     return successor
 
 

@@ -6,6 +6,7 @@ again.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -25,6 +26,8 @@ from kazoo.exceptions import (
     SessionMovedError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol import serialization as protocol
+from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Permissions
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock, Deadline
 from pyspark_ledger.errors import InvalidInput, OutcomeUnknown, Unavailable
@@ -44,6 +47,7 @@ from pyspark_ledger.metadata.port import (
 )
 from pyspark_ledger.zk_metadata import codec, paths
 from pyspark_ledger.zk_metadata.multiread import Node, get_many
+from pyspark_ledger.zk_metadata.raw import NodeAt
 from pyspark_ledger.zk_metadata.session import Address, Connection, Lease, split_connect_string
 
 # ZooKeeper closes the connection without an answer if a request has 1,048,575 bytes or more.
@@ -52,6 +56,7 @@ _OP_OVERHEAD_BYTES = 64  # header, lengths, access list
 
 _READ_WINDOW = 200
 _RETRY_PAUSE_S = 0.05
+_CLOCK_S = 600.0  # for how long ZooKeeper's time is reckoned from what it was: clocks drift by less than a second
 
 _RETRIED = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeoutError)
 _LOST_BECAUSE = {
@@ -90,7 +95,9 @@ class ZooKeeperMetadata(Metadata):
             )
         self._timeout_s = timeout_s
         self._clock = clock
+        self._acl = CREATOR_ALL_ACL if password else OPEN_ACL_UNSAFE
         self._has_containers = False
+        self._asked_time: tuple[int, float] | None = None  # ZooKeeper's, and by the monotonic clock when that was
         self._lease = Lease(Address(servers, password, session_timeout_s), answered)
         self._chores = Chores(clock, background=True)
         try:
@@ -138,8 +145,30 @@ class ZooKeeperMetadata(Metadata):
     def children(self, key: AnyKey) -> list[AnyKey]:
         path = self._path(key)
         names = self._retry(path, lambda client, deadline: _get_children(client, path, deadline))
-        keys = [paths.key(f"{paths.path(key)}/{name}") for name in sorted(names)]
+        below = [f"{paths.path(key)}/{name}" for name in sorted(names)]
+        if isinstance(key, NodeAt):
+            return [cast(AnyKey, NodeAt(path)) for path in below]
+        keys = [paths.key(path) for path in below]
         return [child for child in keys if child is not None]
+
+    @property
+    def connections(self) -> int:
+        return self._lease.connections
+
+    def now_ms(self, *, exact: bool = False) -> int:
+        asked = self._asked_time
+        if exact or asked is None or self._clock.monotonic() - asked[1] > _CLOCK_S:
+            asked = self._asked_time = self._ask_time()
+        return asked[0] + int((self._clock.monotonic() - asked[1]) * 1000)
+
+    def _ask_time(self) -> tuple[int, float]:
+        """ZooKeeper's time, and when that was here: it puts it on whatever is written."""
+        self._ensure_containers()
+        path = self._root + paths.CLOCK
+        stat = self._retry(
+            path, lambda client, deadline: client.set_async(path, codec.MARKER).get(timeout=deadline.remaining)
+        )
+        return stat.mtime, self._clock.monotonic()
 
     def sync(self) -> None:
         self._retry(self._root or "/", self._sync)
@@ -185,27 +214,28 @@ class ZooKeeperMetadata(Metadata):
         self._ensure_containers()
         deadline = self._deadline()
         client = self._lease.connection(deadline).client  # from here on the request may reach the server
-        transaction = client.transaction()
-        for method, arguments in requests:
-            getattr(transaction, method)(*arguments)
-        _raise_refusal(ops, self._commit(transaction, deadline), self._path)
+        _raise_refusal(ops, self._commit(client, requests, deadline), self._path)
 
-    def _request(self, op: Op) -> tuple[str, tuple[Any, ...]]:
+    def _request(self, op: Op) -> Any:
+        """As kazoo sends it. Its own way to put transactions together looks at every argument and path again, which is
+        a good part of what a commit costs."""
         path = self._path(op.key)
         match op:
             case Create(key, record, ephemeral):
-                return "create", (path, codec.encode(key, record), None, ephemeral)
+                return protocol.Create(path, codec.encode(key, record), self._acl, int(ephemeral))
             case Put(key, record, version):
-                return "set_data", (path, codec.encode(key, record), _exact(version))
+                return protocol.SetData(path, codec.encode(key, record), _exact(version))
             case Delete(_, version):
-                return "delete", (path, -1 if version is None else _exact(version))
+                return protocol.Delete(path, -1 if version is None else _exact(version))
             case Check(_, version):
-                return "check", (path, _exact(version))
+                return protocol.CheckVersion(path, _exact(version))
 
-    def _commit(self, transaction: Any, deadline: Deadline) -> list[Any]:
+    def _commit(self, client: Any, requests: Sequence[Any], deadline: Deadline) -> list[Any]:
         """kazoo can't tell sent from not sent, and a request that timed out may still be sent later."""
         try:
-            return cast("list[Any]", transaction.commit_async().get(timeout=deadline.remaining))
+            answer = client.handler.async_result()
+            client._call(protocol.Transaction(requests), answer)
+            return cast("list[Any]", answer.get(timeout=deadline.remaining))
         except (KazooException, KazooTimeoutError) as error:
             raise OutcomeUnknown(
                 f"ZooKeeper at {self._lease.address.servers} did not answer a transaction ({_name(error)}): "
@@ -224,6 +254,12 @@ class ZooKeeperMetadata(Metadata):
         requests = [client.create_async(self._root + path, codec.MARKER) for path in paths.CONTAINERS]
         for request in requests:
             _unless(NodeExistsError, request, deadline)
+
+    def forbid_children(self, key: AnyKey) -> None:
+        """From now on nobody makes a node below this one. Those that are there can be changed and deleted. Where
+        ZooKeeper keeps no access lists, or this user may not change them, nothing changes."""
+        path = self._path(key)
+        self._retry(path, lambda client, deadline: _forbid_children(client, path, deadline))
 
     # -- small things
 
@@ -279,6 +315,15 @@ def _get_children(client: Any, path: str, deadline: Deadline) -> list[str]:
     return cast("list[str]", _unless(NoNodeError, client.get_children_async(path), deadline) or [])
 
 
+def _forbid_children(client: Any, path: str, deadline: Deadline) -> None:
+    found = _unless(NoNodeError, client.get_acls_async(path), deadline)
+    if found is None or not any(acl.perms & Permissions.CREATE for acl in found[0]):
+        return
+    acls = [ACL(acl.perms & ~Permissions.CREATE, acl.id) for acl in found[0]]
+    with contextlib.suppress(NoNodeError, NoAuthError):
+        client.set_acls_async(path, acls).get(timeout=deadline.remaining)
+
+
 def _unless(expected: type[KazooException], request: Any, deadline: Deadline) -> Any:
     """The answer, or None for the one error that is an answer too."""
     try:
@@ -292,7 +337,7 @@ def _decode(key: Key[R], path: str, node: Node | None, session: Any = None) -> V
         return None
     data, stat = node
     own = session is not None and stat.ephemeralOwner == session[0]
-    return Versioned(codec.decode(key, data or b"", path), stat.version, own)
+    return Versioned(codec.decode(key, data or b"", path), stat.version, own, stat.mtime)
 
 
 def _exact(version: int) -> int:
@@ -301,11 +346,8 @@ def _exact(version: int) -> int:
     return version
 
 
-def _check_size(requests: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
-    total = sum(
-        _OP_OVERHEAD_BYTES + sum(len(part) for part in arguments if isinstance(part, str | bytes))
-        for _, arguments in requests
-    )
+def _check_size(requests: Sequence[Any]) -> None:
+    total = sum(_OP_OVERHEAD_BYTES + len(request.path) + len(getattr(request, "data", b"")) for request in requests)
     if total > MAX_TRANSACTION_BYTES:
         raise InvalidInput(
             f"a transaction of {total} bytes is over the limit of {MAX_TRANSACTION_BYTES}; nothing was sent",

@@ -82,11 +82,12 @@ def test_nothing_is_rejected_from_what_may_be_out_of_date(world):
     assert world.read() == [7, 1]
 
 
-def test_a_batch_with_nothing_new_makes_no_commit(world):
+def test_a_batch_with_nothing_new_makes_no_commit_and_that_is_not_said_from_what_may_be_out_of_date(world):
     log = world.log()
     append(log, 7)
-    before, admission = log.view().head, Recorded(Verdict((), dropped=3, is_duplicate=True))
+    nothing_new = Verdict((), dropped=3, is_duplicate=True)
+    before, admission = log.view().head, Recorded(nothing_new, nothing_new)
     done = append_batch(log, staged(log, 1, admission=admission))
     assert (done.duplicate, done.records, done.dropped, done.start) == (True, 0, 3, before.end)
-    assert admission.calls == [("judge", 1)]
+    assert admission.calls == [("judge", 1), ("judge", 1)]
     assert world.log().view().head == before

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pyspark_ledger.append import append as protocol
 from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput, OutcomeUnknown
-from pyspark_ledger.metadata.port import HeadKey, LedgerKey, RootKey
+from pyspark_ledger.lifecycle import gc
+from pyspark_ledger.metadata.port import HeadKey, LedgerKey, PartKey
 from pyspark_ledger.testing.memory import Faults
-from tests.support.worlds import SCHEMA, World, append, read, stage
+from tests.support.worlds import SCHEMA, SMALL, World, append, read, stage
 
 
 @pytest.fixture
@@ -92,7 +95,8 @@ def test_there_is_one_open_ledger_I4(world):
     log = world.log()
     for number in range(23):
         append(log, number)
-        open_ledgers = [k for k in log.metadata.children(RootKey(world.topic.uuid)) if isinstance(k, LedgerKey)]
+        keys = log.metadata.children(PartKey(world.topic.uuid, "commits"))
+        open_ledgers = [key for key in keys if isinstance(key, LedgerKey)]
         assert [k.ledger for k in open_ledgers] == [log.view().head.ledger]
 
 
@@ -150,11 +154,10 @@ def test_merge_schema_adds_a_column_in_the_same_multi(world):
     assert world.read() == [1, 2]
 
 
-def test_a_file_staged_too_long_ago_is_refused_I12(world):
+def test_a_file_staged_too_long_ago_is_refused_I12(tmp_path):
+    world = World(tmp_path, limits=replace(SMALL, gc_grace_ms=0))
     log = world.log()
     old = stage(log, 1, epoch=0)
-    from pyspark_ledger.lifecycle import gc
-
     gc.collect(log)
     gc.collect(log)
     with pytest.raises(Conflict, match="LEDGER_STAGED_TOO_LONG_AGO"):
@@ -166,6 +169,17 @@ def test_a_file_from_the_future_means_that_zookeeper_was_set_back(world):
     log = world.log()
     with pytest.raises(DataLoss, match="LEDGER_SET_BACK"):
         protocol.append(log, StagedBatch(b"i" * 16, (stage(log, 1, epoch=9),), SCHEMA))
+    assert world.log().view().head.set_back.gc_epoch == 9
+
+
+def test_a_file_of_an_epoch_that_only_this_process_has_not_seen_yet_is_no_rollback(tmp_path):
+    world = World(tmp_path, limits=replace(SMALL, gc_grace_ms=0))
+    log = world.log()
+    append(log, 1)
+    gc.collect(world.log())
+    protocol.append(log, StagedBatch(b"i" * 16, (stage(log, 2, epoch=1),), SCHEMA))
+    assert world.read() == [1, 2]
+    assert world.log().view().head.set_back is None
 
 
 def test_a_head_that_is_older_than_it_was_means_that_zookeeper_was_set_back(world):

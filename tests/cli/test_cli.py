@@ -16,9 +16,12 @@ import pytest
 from click.testing import CliRunner
 from kazoo.client import KazooClient
 
+from pyspark_ledger.base import clock
 from pyspark_ledger.cli import main
+from pyspark_ledger.cli import topics as cli_topics
 from pyspark_ledger.cli.topics import _sentence
 from pyspark_ledger.client import LedgerClient, namespace_of
+from pyspark_ledger.compaction import plan
 from pyspark_ledger.compaction.run import compacting
 from pyspark_ledger.errors import NotFound
 from pyspark_ledger.metadata.port import HeadKey
@@ -203,6 +206,23 @@ def test_it_runs_again_and_again_until_interrupted(client):
     _, error = daemon.communicate(timeout=30)
     assert daemon.returncode == 1
     assert "Traceback" not in error
+
+
+def test_it_goes_on_after_there_were_too_many_generations(client, monkeypatch):
+    """Until gc has deleted some: with --every that is told, and tried again."""
+    rounds = []
+    monkeypatch.setattr(plan, "kept", lambda *_: [None] * (1_001 if len(rounds) < 2 else 1))
+
+    class Clock(clock.SystemClock):
+        def sleep(self, seconds):
+            rounds.append(seconds)
+            if len(rounds) == 3:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli_topics, "SYSTEM_CLOCK", Clock())
+    done = run(client, "topics", "compact", "orders", "--every", "10m")
+    assert done.stderr.count("[LEDGER_TOO_MANY_GENERATIONS] topic 'orders' has 1000 older compacted generations") == 2
+    assert "generation 1" in done.stdout
 
 
 @pytest.mark.spark

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from pyspark_ledger.cli import main
-from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.client import LedgerClient, namespace_of
 
 SCHEMA = pa.schema([("v", pa.int64())])
 
@@ -130,3 +130,16 @@ def test_producers_are_listed_and_a_name_is_let_go_only_with_yes(client):
     assert run(client, "producers", "list", "orders").stdout == "no producers\n"
     unknown = run(client, "producers", "forget", "orders", "web")
     assert "LEDGER_PRODUCER_NOT_FOUND" in unknown.stderr
+
+
+def test_a_query_is_released_from_a_topic_that_was_deleted(client):
+    topic, sinks = client.topic("orders"), namespace_of(client).sinks
+    sinks.remember("q", topic)
+    client.delete_topic("orders")
+    refused = run(client, "producers", "forget", "orders", "spark-q")
+    assert refused.exit_code == 1
+    assert topic.uuid in refused.output + refused.stderr
+    assert sinks.uuid_of("q", "orders") == topic.uuid
+    assert answer(client, "producers", "forget", "orders", "spark-q", "--yes")["forgotten"] is True
+    assert sinks.uuid_of("q", "orders") == ""
+    assert run(client, "producers", "forget", "orders", "spark-q", "--yes").exit_code == 1

@@ -16,6 +16,7 @@ from pyspark_ledger.cli import main
 from pyspark_ledger.client import LedgerClient
 from pyspark_ledger.local.home import LocalHome
 from pyspark_ledger.local.zookeeper import _free_ports
+from tests.support.old_code import make_old_namespace
 
 SCHEMA = pa.schema([("v", pa.int64())])
 
@@ -114,3 +115,22 @@ def test_a_part_of_the_home_that_cannot_be_written_is_told_in_one_line(home):
     assert "[LEDGER_ZOOKEEPER_NOT_STARTED] " in told.stderr
     assert "Traceback" not in told.stderr
     assert home.pid is None
+
+
+def test_a_home_of_the_old_version_stays_up_so_that_it_can_be_upgraded(home, monkeypatch):
+    (port,) = _free_ports(1)
+    home.start(port)
+    monkeypatch.setenv("LEDGER_ZOOKEEPER", home.address)
+    make_old_namespace(home.address, str(home.storage))
+    home.stop()
+
+    told = run("up", "--port", str(port))
+    assert (told.exit_code, len(told.stderr.splitlines())) == (1, 1)
+    assert f"[LEDGER_OLDER_FORMAT] ZooKeeper runs at {home.address}, " in told.stderr
+    assert "namespace upgrade" in told.stderr
+    status = answer("status")
+    assert (status["running"], "[LEDGER_OLDER_FORMAT]" in status["error"]) == (True, True)
+
+    assert run("namespace", "upgrade", "--yes").exit_code == 0
+    assert answer("up")["started"] is False
+    assert "error" not in answer("status")

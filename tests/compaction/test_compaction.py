@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import decimal
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -22,20 +23,22 @@ from pyspark_ledger.compaction.plan import state_slices
 from pyspark_ledger.compaction.run import compact
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.node import CursorNode
-from pyspark_ledger.errors import Conflict, InvalidInput, Unavailable
+from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput, Unavailable
 from pyspark_ledger.files.entryfile import EntryWriter
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log import scan, topics
-from pyspark_ledger.log.generations import CompactedLedger, files_of, newest
+from pyspark_ledger.log.generations import CompactedLedger, fetch_replaced, files_of, kept, newest, numbered
+from pyspark_ledger.log.index import Index
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.rows import read_slice
 from pyspark_ledger.log.sources import ReadSource
-from pyspark_ledger.metadata.port import PinKey, RootKey
+from pyspark_ledger.metadata.port import PartKey, PinKey
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
 from tests.support import examples
 from tests.support.flaky import Flaky
-from tests.support.worlds import IDS, World, append, append_ids, forget
+from tests.support.rollback import restore, snapshot
+from tests.support.worlds import EAGER, IDS, World, append, append_ids, forget
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("version", pa.int64())])
 
@@ -81,9 +84,14 @@ def state(rows):
 
 def compacted_read(log: Log, start=EARLIEST, base=None):
     view = log.refresh(sync=True)
-    horizon = view.head.generations[-1].horizon if view.head.generations else EARLIEST
-    source = ReadSource(log, view, newest(view), horizon if base is None else base)
+    horizon = view.head.generation.horizon if view.head.generation else EARLIEST
+    source = ReadSource(log, view, newest(log, view), horizon if base is None else base)
     return rows_of(log, source.slices(start, view.head.end))
+
+
+def kept_numbers(world: Keyed, of=lambda generation: generation.number) -> list:
+    log = world.log()
+    return [of(generation) for generation in kept(log.files, log.view().head)]
 
 
 def full_read(log: Log, start=EARLIEST):
@@ -93,7 +101,8 @@ def full_read(log: Log, start=EARLIEST):
 
 @pytest.fixture
 def world(tmp_path):
-    return Keyed(tmp_path)
+    """Every run of gc raises the epoch."""
+    return Keyed(tmp_path, limits=EAGER)
 
 
 def test_the_last_record_of_every_key_with_its_position_and_no_deleted_one(world):
@@ -144,7 +153,7 @@ def test_horizon_and_generation_only_grow_and_an_overtaken_compactor_changes_not
     monkeypatch.setattr(compaction, "write", slow)
     with pytest.raises(Conflict, match="LEDGER_COMPACTION_FENCED"):
         compact(log)
-    (generation,) = world.log().view().head.generations
+    (generation,) = kept_numbers(world, of=lambda generation: generation)
     assert (generation.number, generation.read) == (1, 2)
 
 
@@ -158,7 +167,7 @@ def test_a_compaction_whose_answers_are_lost_is_published_once_I14(world, fault,
     faults.next_transact(*[None] * step, fault)
     compact(compactor)
     world.server.deliver_delayed()
-    assert [g.number for g in world.log().view().head.generations] == [1]
+    assert kept_numbers(world) == [1]
 
 
 def test_a_compaction_that_failed_leaves_no_lock_I16(tmp_path, monkeypatch):
@@ -192,7 +201,7 @@ def test_a_compactor_that_dies_leaves_the_old_or_the_new_generation_and_gc_the_r
     compact(log)
     world.put(log, ("a", 2))
     dying(world, publication=2, applied=applied)
-    assert len(world.log().view().head.generations) == (2 if applied else 1)
+    assert kept_numbers(world) == ([1, 2] if applied else [1])
     for _ in range(4):
         gc.collect(world.log())
     assert state(compacted_read(world.log())) == ({"a": 2, "b": 1}, [])
@@ -200,21 +209,108 @@ def test_a_compactor_that_dies_leaves_the_old_or_the_new_generation_and_gc_the_r
     assert state(compacted_read(world.log())) == ({"a": 2, "b": 1}, [])
 
 
-def test_old_generations_are_kept_for_planned_batches_and_then_collected(world):
+def test_a_generation_is_kept_until_two_gc_epochs_after_it_was_replaced_and_then_gone_by_name(world):
     log = world.log()
-    for value in range(8):
+    for value in range(3):
         world.put(log, ("a", value), (f"k{value}", value))
         compact(log)
+    first, second, _ = kept_numbers(world, of=lambda generation: generation)
+    for raised in range(2):
+        assert kept_numbers(world) == [1, 2, 3]
+        for generation in (first, second):
+            planned = numbered(log, log.refresh(sync=True), generation.number)
+            ledger = CompactedLedger(log.files, planned)
+            found = rows_of(log, ledger.slices(EARLIEST, log.view().head.end, EARLIEST))
+            assert state(found)[0]["a"] == generation.number - 1
+        assert gc.collect(world.log()).epoch == raised + 1
+    assert kept_numbers(world) == [3]
+    with pytest.raises(DataLoss, match=r"LEDGER_GENERATION_GONE.*there are 3"):
+        numbered(world.log(), world.log().view(), 1)
+    assert {path(world, first.manifest), path(world, second.manifest)} <= world.files()
+    gc.collect(world.log())  # only now: a head that named them may come back from a backup
+    assert not {path(world, first.manifest), path(world, second.manifest)} & world.files()
+    assert state(compacted_read(log))[0]["a"] == 2
+
+
+def test_all_that_replaced_generations_leave_is_deleted_in_the_end(world):
+    log = world.log()
+    for value in range(8):
+        world.put(log, ("a", value))
+        compact(log)
         gc.collect(world.log())
-    view = world.log().view()
-    assert [generation.number for generation in view.head.generations] == [6, 7, 8]
-    for generation in view.head.generations:
-        ledger = CompactedLedger(log.files, generation)
-        assert state(rows_of(log, ledger.slices(EARLIEST, view.head.end, EARLIEST)))[0]["a"] == generation.number - 1
-    for _ in range(3):
+    assert kept_numbers(world) == [7, 8]
+    for _ in range(4):
         gc.collect(world.log())
-    files = len(world.files())
-    assert files < 8 + 3 * 2 + 12  # entries, the kept generations with their manifests, index files
+    head = log.refresh(sync=True).head
+    assert (kept_numbers(world), head.replaced) == ([8], None)
+    named = [head.generation.manifest, *files_of(log.files, head.generation.manifest)]
+    named += [*Index(log.files, head.index).references(0)]
+    named += [entry.file for commit in log.commits_from(log.view(), EARLIEST) for entry in commit.entries]
+    assert world.files() == {path(world, file) for file in named}
+
+
+def test_every_generation_that_a_backup_of_the_last_grace_names_can_be_read_after_a_restore_I12(tmp_path):
+    world = Keyed(tmp_path, limits=replace(EAGER, gc_grace_ms=100_000), clock=SeededClock())
+    log, backups = world.log(), []
+    for value in range(24):
+        world.put(log, ("a", value))
+        if value % 3 == 0:
+            compact(world.log())
+        backups.append((world.clock.monotonic(), snapshot(world.server)))
+        world.clock.sleep(21)
+        gc.collect(world.log())
+        now = snapshot(world.server)
+        for made, backup in backups:
+            if world.clock.monotonic() - made < 100:
+                restore(world.server, backup)
+                for generation in kept_numbers(world, of=lambda generation: generation):
+                    restored = world.log()
+                    pieces = CompactedLedger(restored.files, generation).slices(EARLIEST, Position(99, 0, 0), EARLIEST)
+                    assert rows_of(restored, pieces)
+        restore(world.server, now)
+    assert log.refresh(sync=True).head.gc_epoch >= 4
+
+
+def path(world, file) -> str:
+    return f"{world.topic.uuid}/{file.epoch:08x}/{file.uid.hex()}.arrow"
+
+
+def test_as_many_generations_as_can_be_kept_are_an_error_by_name_before_any_work_and_gc_helps_I13(tmp_path):
+    world = Keyed(tmp_path, limits=replace(EAGER, kept_generations=3))
+    log = world.log()
+    for value in range(4):
+        world.put(log, ("a", value))
+        compact(log)
+    world.put(log, ("a", 4))
+    files, head = world.files(), log.refresh(sync=True).head
+    told = []
+    with pytest.raises(Conflict, match=r"LEDGER_TOO_MANY_GENERATIONS.*'keyed' has 3 older .* let gc run"):
+        compact(log, lambda *step: told.append(step))
+    assert (world.files(), log.refresh(sync=True).head, told) == (files, head, [])
+    for _ in range(2):
+        gc.collect(world.log())
+    assert compact(log).number == 5
+    assert kept_numbers(world) == [4, 5]
+
+
+def test_a_publication_that_others_delay_stages_its_list_once(world):
+    log, other = world.log(), world.log()
+    world.put(log, ("a", 1))
+    compact(log)
+    world.put(log, ("a", 2))
+    write, in_time = log.metadata.transact, []
+
+    def overtaken(ops):
+        if len(ops) > 1 and len(in_time) < 2:
+            in_time.append(world.put(other, ("b", 1)))
+        write(ops)
+
+    log.metadata.transact = overtaken
+    before = len(world.files())
+    assert compact(log).number == 2
+    assert len(in_time) == 2
+    assert len(world.files()) == before + 2 + 3  # two entries; a file of records, its manifest, the list
+    assert len(fetch_replaced(log.files, log.refresh(sync=True).head.replaced)) == 1
 
 
 def test_a_pin_that_went_with_its_session_is_made_again(tmp_path):
@@ -223,7 +319,7 @@ def test_a_pin_that_went_with_its_session_is_made_again(tmp_path):
     pin = Pinned(reader)
 
     def pins():
-        keys = reader.metadata.children(RootKey(world.topic.uuid))
+        keys = reader.metadata.children(PartKey(world.topic.uuid, "pins"))
         return [reader.metadata.read(key).record.position for key in keys if isinstance(key, PinKey)]
 
     pin.move(0, Position(0, 1, 0))
@@ -270,7 +366,7 @@ def test_a_rate_that_is_none_is_refused_before_anything_is_done(world, rate, whi
     world.put(log, ("a", 1))
     with pytest.raises(InvalidInput, match=rf"LEDGER_INVALID_INPUT.*{which} is .*above 0"):
         compact(log, **{which: rate})
-    assert (len(world.files()), log.refresh(sync=True).head.generations) == (1, ())
+    assert (len(world.files()), log.refresh(sync=True).head.generation) == (1, None)
 
 
 def test_a_compactor_with_an_old_picture_leaves_no_lock_behind(world):
@@ -366,17 +462,35 @@ def test_tombstones_go_when_every_reader_is_past_them_and_not_before(world):
         for value in range(4):
             world.put(log, ("b", value))
             compact(log)
-        return newest(log.refresh(sync=True))
+            gc.collect(world.log())
+        return newest(log, log.refresh(sync=True))
 
-    assert (compact_often().records, newest(log.view()).tombstones_from) == (2, EARLIEST)
+    assert (compact_often().records, newest(log, log.view()).tombstones_from) == (2, EARLIEST)
     CursorHandle(world.log(), "slow").clear_backlog()
     pin = Pinned(world.log())
-    pin.move(newest(log.view()).number, Position(0, 1, 0))  # a running reader that may have seen a
+    pin.move(newest(log, log.view()).number, Position(0, 1, 0))  # a running reader that may have seen a
     assert compact_often().records == 2
     pin.release()
     generation = compact_often()
     assert generation.records == 1  # b alone
     assert generation.tombstones_from > Position(0, 1, 0)
+
+
+def test_every_tombstone_stays_while_the_first_generation_can_be_read(world):
+    """Readers that began before it have read the log alone: no generation says how far they had come."""
+    log = world.log()
+    world.put(log, ("a", 1))
+    world.put(log, ("a", None))
+    for value in range(5):
+        world.put(log, ("b", value))
+        assert compact(log).tombstones_from == EARLIEST
+    gc.collect(world.log())
+    world.put(log, ("b", 5))
+    assert compact(log).tombstones_from == EARLIEST
+    gc.collect(world.log())
+    assert 1 not in kept_numbers(world)
+    world.put(log, ("b", 6))
+    assert compact(log).tombstones_from > Position(0, 2, 0)
 
 
 def test_an_interrupted_compaction_leaves_nothing_behind(world, monkeypatch):
@@ -393,7 +507,7 @@ def test_an_interrupted_compaction_leaves_nothing_behind(world, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         compact(log, interrupt)
-    assert (world.files(), log.refresh(sync=True).head.generations) == (before, ())
+    assert (world.files(), log.refresh(sync=True).head.generation) == (before, None)
 
 
 def test_masked_duplicates_are_not_part_of_the_state(tmp_path):
@@ -405,7 +519,7 @@ def test_masked_duplicates_are_not_part_of_the_state(tmp_path):
     append_ids(log, [[("a", 2)], [("b", 1)]], "x")
     compact(log)
     view = log.refresh(sync=True)
-    pieces = ReadSource(log, view, newest(view)).slices(EARLIEST, view.head.end)
+    pieces = ReadSource(log, view, newest(log, view)).slices(EARLIEST, view.head.end)
     rows = [row for p in pieces for r in read_slice(log.storage, log.topic.uuid, p, IDS) for row in r.batch.to_pylist()]
     assert [(row["note"], row["who"], row["seq"]) for row in rows] == [("y", "a", 2), ("x", "b", 1)]
 
@@ -488,7 +602,7 @@ ACT = st.one_of(
 def test_a_compacted_read_ends_with_the_map_of_a_full_read_and_a_live_one_sees_every_deletion_I9(
     tmp_path_factory, acts
 ):
-    world = Keyed(tmp_path_factory.mktemp("w"))
+    world = Keyed(tmp_path_factory.mktemp("w"), limits=EAGER)
     log = world.log()
     live, position, base = {}, None, EARLIEST
     pin = Pinned(world.log())
@@ -496,17 +610,17 @@ def test_a_compacted_read_ends_with_the_map_of_a_full_read_and_a_live_one_sees_e
     for act in acts:
         if act == "compact":
             compact(world.log())
-            generations = world.log().view().head.generations
-            if generations:
-                assert generations[-1].horizon >= horizons[-1], "I10"
-                horizons.append(generations[-1].horizon)
+            generation = world.log().view().head.generation
+            if generation:
+                assert generation.horizon >= horizons[-1], "I10"
+                horizons.append(generation.horizon)
         elif act == "gc":
             gc.collect(world.log())
         elif act in ("dies before", "dies after"):
             dying(world, publication=2, applied=act == "dies after")
         elif act == "read":  # a live reader goes on, over whatever generations there are by now
             view = log.refresh(sync=True)
-            generation = newest(view)
+            generation = newest(log, view)
             if position is None:
                 base = generation.horizon if generation else EARLIEST
             elif generation and generation.tombstones_from > max(position, base):
@@ -518,8 +632,8 @@ def test_a_compacted_read_ends_with_the_map_of_a_full_read_and_a_live_one_sees_e
                     if value is not None:
                         live[key] = value
             position = view.head.end
-            if view.head.generations:
-                pin.move(view.head.generations[-1].number, max(position, base))
+            if generation:
+                pin.move(generation.number, max(position, base))
             assert live == state(full_read(log))[0], "I9: a live reader sees every deletion of a key it saw"
         else:
             world.put(log, *[(key, value, None) for key, value, _ in act])
@@ -551,7 +665,7 @@ def table(log):
 @given(st.lists(ACT, max_size=20))
 @example([[("a", 1, 3)], "read", [("a", None, None), ("a", 2, 1)], "compact", "read"])
 def test_with_a_version_column_the_highest_version_since_the_last_tombstone_wins_I9(tmp_path_factory, acts):
-    world = Keyed(tmp_path_factory.mktemp("w"), version_column="version")
+    world = Keyed(tmp_path_factory.mktemp("w"), version_column="version", limits=EAGER)
     log = world.log()
     wanted: dict[str, tuple[int, int]] = {}
     live: dict[str, tuple[int, int]] = {}
@@ -561,7 +675,7 @@ def test_with_a_version_column_the_highest_version_since_the_last_tombstone_wins
             compact(world.log())
         elif act == "read":  # a live reader that folds by version, over whatever generations there are by now
             view = log.refresh(sync=True)
-            generation = newest(view)
+            generation = newest(log, view)
             base = generation.horizon if position is None and generation else base
             if generation and generation.tombstones_from > max(position or EARLIEST, base):
                 continue

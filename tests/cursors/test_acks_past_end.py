@@ -18,9 +18,11 @@ from pyspark_ledger.datasource import LedgerDataSource, planning
 from pyspark_ledger.errors import DataLoss
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.testing.memory import MemoryMetadata
-from tests.support.query import INITIAL
-from tests.support.rollback import restore, snapshot
+from tests.support.query import INITIAL, fields, version_1
+from tests.support.rollback import accept_the_loss, restore, snapshot
 from tests.support.worlds import SMALL, World, append
+
+WRITTEN = pytest.mark.parametrize("written", [dict, version_1], ids=["version 2", "version 1"])
 
 
 @pytest.fixture
@@ -65,16 +67,55 @@ class Session:
         return [n for part in parts for batch in self.reader.read(part) for n in batch.column("n").to_pylist()]
 
 
-def test_a_query_whose_checkpoint_is_past_the_end_does_not_move_the_cursor_there(world, monkeypatch, caplog):
+def test_a_query_whose_checkpoint_is_past_the_end_does_not_move_the_cursor_there(world, monkeypatch):
     roll_back = RollBack(world)
     for number in range(3, 8):
         append(world.log(), number)
     query = Session(world, monkeypatch)
     end = query.plan(INITIAL)
-    assert (query.read(INITIAL, end), end["pos"]) == (list(range(8)), "0:8:0")
+    assert (query.read(INITIAL, end), fields(end)["pos"]) == (list(range(8)), "0:8:0")
     query.reader.stop()
     roll_back()
 
+    query = Session(world, monkeypatch)
+    for call in (query.plan, query.reader.commit):  # Spark may say that it is done, too
+        with pytest.raises(DataLoss, match=r"LEDGER_SET_BACK.*commit 7 .*failOnDataLoss=false"):
+            call(end)
+    query.reader.stop()
+    assert mark(world) == Position(0, 0, 0)
+
+    accept_the_loss(world.log())
+    careless = Session(world, monkeypatch, failOnDataLoss="false")
+    again = careless.plan(end)
+    assert (fields(again)["pos"], careless.read(end, again), mark(world)) == ("0:3:0", [], Position(0, 0, 0))
+    append(world.log(), 100)
+    careless.reader._planner.log().refresh(sync=True)
+    last = careless.plan(again)
+    assert (careless.read(again, last), mark(world)) == ([100], Position(0, 3, 0))
+    careless.reader.stop()
+
+
+def test_a_query_that_lives_through_a_rollback_acknowledges_nothing_in_the_place_of_what_is_lost_I8(world, monkeypatch):
+    query = Session(world, monkeypatch)
+    roll_back = RollBack(world)
+    append(world.log(), 3)
+    end = query.plan(INITIAL)
+    assert query.read(INITIAL, end) == [0, 1, 2, 3]
+    roll_back(100, 101)
+    for call in (query.reader.commit, query.plan, query.reader.commit):
+        with pytest.raises(DataLoss, match="LEDGER_SET_BACK"):
+            call(end)
+    query.reader.stop()
+    assert mark(world) == Position(0, 0, 0)
+
+
+def test_a_checkpoint_of_version_1_past_the_end_does_not_move_the_cursor_there_either(world, monkeypatch, caplog):
+    roll_back = RollBack(world)
+    append(world.log(), 3)
+    query = Session(world, monkeypatch)
+    end = version_1(query.plan(INITIAL))
+    query.reader.stop()
+    roll_back()
     query = Session(world, monkeypatch)
     with caplog.at_level("WARNING"), pytest.raises(DataLoss, match=r"LEDGER_POSITION_PAST_END.*failOnDataLoss=false"):
         query.plan(end)
@@ -83,17 +124,9 @@ def test_a_query_whose_checkpoint_is_past_the_end_does_not_move_the_cursor_there
     query.reader.stop()
     assert mark(world) == Position(0, 0, 0)
 
-    careless = Session(world, monkeypatch, failOnDataLoss="false")
-    again = careless.plan(end)
-    assert (again["pos"], careless.read(end, again), mark(world)) == ("0:3:0", [], Position(0, 0, 0))
-    append(world.log(), 100)
-    careless.reader._planner.log().refresh(sync=True)
-    last = careless.plan(again)
-    assert (careless.read(again, last), mark(world)) == ([100], Position(0, 3, 0))
-    careless.reader.stop()
 
-
-def test_after_a_refusal_a_new_checkpoint_reads_what_is_written_next(world, monkeypatch):
+@WRITTEN
+def test_after_a_refusal_a_new_checkpoint_reads_what_is_written_next(world, monkeypatch, written):
     roll_back = RollBack(world)
     for number in range(3, 8):
         append(world.log(), number)
@@ -103,8 +136,9 @@ def test_after_a_refusal_a_new_checkpoint_reads_what_is_written_next(world, monk
     roll_back()
     query = Session(world, monkeypatch)
     with pytest.raises(DataLoss):
-        query.plan(end)
+        query.plan(written(end))
     query.reader.stop()
+    accept_the_loss(world.log())
     for number in range(100, 107):
         append(world.log(), number)
     fresh = Session(world, monkeypatch)
@@ -133,6 +167,37 @@ def test_a_consumer_that_read_more_than_is_left_does_not_move_the_cursor(world, 
     assert mark(world) == Position(0, 0, 0)
     with Consumer(world.log(), "s") as another:
         assert [another.receive(0)["n"] for _ in range(5)] == [0, 1, 2, 100, 101]
+
+
+@pytest.mark.parametrize("then", [(100, 101, 102, 103), (100, 101), ()], ids=["longer", "shorter", "nothing"])
+def test_what_was_acknowledged_of_the_lost_history_is_not_taken_for_new_records_I8(world, then):
+    """Their numbers are the same."""
+    consumer = Consumer(world.log(watch=True), "s")
+    roll_back = RollBack(world)
+    for number in range(3, 6):
+        append(world.log(), number)
+    for message in [consumer.receive(0) for _ in range(6)]:
+        consumer.acknowledge(message)
+    roll_back(*then)
+    for call in (consumer.flush, lambda: consumer.receive(0), consumer.close):
+        with pytest.raises(DataLoss, match=r"rolled back|set back"):
+            call()
+    with Consumer(world.log(), "s") as another:
+        assert [another.receive(0)["n"] for _ in range(3 + len(then))] == [0, 1, 2, *then]
+
+
+def test_a_position_that_was_acknowledged_of_the_lost_history_is_refused_I8(world):
+    log = world.log(watch=True)
+    attachment = Attachment(CursorNode(log, "s"))
+    attachment.attach()
+    roll_back = RollBack(world)
+    append(world.log(), 3)
+    log.refresh()
+    roll_back(100, 101)
+    with pytest.raises(DataLoss, match="LEDGER_SET_BACK"):
+        attachment.acknowledge(Position(0, 4, 0), 0)
+    assert mark(world) == Position(0, 0, 0)
+    attachment.detach()
 
 
 def test_an_owner_is_refused_by_name_and_may_go_on(world):

@@ -17,7 +17,7 @@ from pyspark_ledger.cursors.revision import RevisionController
 from pyspark_ledger.errors import Conflict, CursorUnderRevision, Fenced, InvalidInput, NotFound
 from pyspark_ledger.log import places, scan
 from pyspark_ledger.log.places import Settled
-from pyspark_ledger.metadata.port import Create, CursorKey, OwnerKey, ReviserKey, RootKey
+from pyspark_ledger.metadata.port import Create, OwnerKey, PartKey, ReviserKey
 from pyspark_ledger.metadata.records import Holder
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
@@ -539,6 +539,6 @@ def test_a_delete_whose_answer_is_lost_is_done_once_I14(world, fault):
     faults.next_transact(fault)
     deleting.delete()
     world.server.deliver_delayed()
-    assert [key for key in world.metadata().children(RootKey(world.topic.uuid)) if isinstance(key, CursorKey)] == []
+    assert world.metadata().children(PartKey(world.topic.uuid, "subscriptions")) == []
     with pytest.raises(NotFound, match="LEDGER_CURSOR_NOT_FOUND"):
         deleting.delete()

@@ -18,6 +18,7 @@ from pyspark_ledger.metadata.port import OwnerKey, ReviserKey
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Faults
 from tests.support.flaky import Flaky, creates
+from tests.support.said import said
 from tests.support.worlds import SMALL, World, append
 
 
@@ -189,6 +190,6 @@ def test_a_stand_by_says_now_and_then_for_whom_it_waits(world, caplog):
     world.clock.sleep = pass_the_time
     with caplog.at_level(logging.WARNING, "pyspark_ledger"):
         Attachment(CursorNode(world.log(), "s"), "failover").attach()
-    words = [record.getMessage() for record in caplog.records]
+    words = said(caplog)
     assert len(words) == 3
     assert "waiting to attach to subscription 's' of topic 't': it belongs to the first query" in words[0]

@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructType
 
+from pyspark_ledger.base.names import spark_producer
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import LedgerClient
 from pyspark_ledger.datasource import LedgerDataSource
-from pyspark_ledger.datasource.executor.staging import TaskOrigin, spark_producer, stage
+from pyspark_ledger.datasource.executor.staging import TaskOrigin, stage
 from pyspark_ledger.errors import Conflict
 from tests.support.query import Query, add
 from tests.support.worlds import SCHEMA

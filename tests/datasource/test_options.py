@@ -42,6 +42,7 @@ def write(**options: str) -> WriteOptions:
         ("producer", "producerName"),
         ("column", "columns"),
         ("mergeSchemas", "mergeSchema"),
+        ("createTopics", "createTopic"),
         # Kafka
         ("maxOffsetsPerTrigger", "maxRowsPerTrigger"),
         ("minOffsetsPerTrigger", "minRowsPerTrigger"),
@@ -141,6 +142,7 @@ def test_a_read_option_of_the_wrong_type_says_which_and_what_is_right(name, valu
         ("deduplication", "on", "sequence"),
         ("compression", "gzip", "lz4, zstd, none"),
         ("mergeSchema", "maybe", "true or false"),
+        ("createTopic", "if it is new", "true or false"),
         ("keyColumn", "", "not be empty"),
         ("versionColumn", " ", "not be empty"),
         ("producerName", "", "not be empty"),
@@ -151,6 +153,12 @@ def test_a_write_option_of_the_wrong_type_says_which_and_what_is_right(name, val
         write(**{name: value})
     assert str(caught.value).startswith(f"[LEDGER_INVALID_OPTION] option '{name}' is '{value}'")
     assert hint in str(caught.value)
+
+
+def test_who_does_not_say_whether_a_topic_is_made_is_told_from_who_does():
+    assert write().create_topic is None
+    assert write(createTopic="TRUE").create_topic is True
+    assert write(createTopic="false").create_topic is False
 
 
 def test_a_sequence_id_is_a_whole_number():
@@ -249,12 +257,12 @@ def test_without_a_topic_the_error_shows_every_way_to_give_one(parse):
 
 
 def test_an_offset_of_a_newer_format_is_refused_by_name():
-    newer = {"epoch": 0, "pos": "0:1:0", "rev": 0, "topic": "u", "v": 2}
+    newer = {"epoch": 0, "pos": "0:1:0", "rev": 0, "topic": "u", "v": 3}
     topic = Topic("t", "u", "", "", 0)
-    with pytest.raises(InvalidInput, match=r"LEDGER_NEWER_FORMAT.*format 2.*knows 1: upgrade"):
+    with pytest.raises(InvalidInput, match=r"LEDGER_NEWER_FORMAT.*format 3.*knows 2: upgrade"):
         offsets.parse(newer, topic)
-    with pytest.raises(InvalidInput, match=r"LEDGER_NEWER_FORMAT.*'startingOffsets'.*format 2.*knows 1: upgrade"):
-        read(startingOffsets='{"pos": "anything", "v": 2}')
+    with pytest.raises(InvalidInput, match=r"LEDGER_NEWER_FORMAT.*'startingOffsets'.*format 3.*knows 2: upgrade"):
+        read(startingOffsets='{"pos": "anything", "v": 3}')
 
 
 @pytest.mark.parametrize("alien", [{}, {"v": 1}, {"v": "1"}, {"partition": 3}, {"v": 1, "pos": "x", "topic": "u"}])

@@ -20,7 +20,7 @@ from pyspark_ledger.datasource.schema_change import SchemaWatch
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.files.entryfile import stage_entry
 from tests.support import examples
-from tests.support.query import SMALL_LEDGERS, Query, add, flat
+from tests.support.query import SMALL_LEDGERS, Query, add, edited, flat
 from tests.support.worlds import SCHEMA, World, append
 
 CHANGED = r"LEDGER_SCHEMA_CHANGED\] topic 't' got columns that this stream does not have: 'more', from {} on"
@@ -89,7 +89,7 @@ def test_a_logged_batch_is_read_whatever_the_topic_has_got_since_I7(client):
     widen(namespace_of(client).log("t"), 3)
     look(query)
     assert query.read(start, end) == [1, 2]
-    last = {**end, "pos": "0:2:0"}  # planned by somebody who ignores it
+    last = edited(end, pos="0:2:0")  # planned by somebody who ignores it
     assert query.read(start, last) == [1, 2, 3]
 
 

@@ -22,15 +22,18 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from pyspark_ledger.append import append as protocol
 from pyspark_ledger.append.admission import ByBatchId, StagedBatch
-from pyspark_ledger.client import LedgerClient, namespace_of
+from pyspark_ledger.base.limits import Limits
+from pyspark_ledger.base.names import spark_producer
+from pyspark_ledger.client import LedgerClient, client_of, namespace_of, open_namespace
 from pyspark_ledger.datasource import LedgerDataSource
-from pyspark_ledger.datasource.executor.staging import Staged, TaskOrigin, spark_producer, stage
+from pyspark_ledger.datasource.executor.staging import Staged, TaskOrigin, stage
 from pyspark_ledger.datasource.options import WriteOptions
 from pyspark_ledger.datasource.write_plan import writer_log
 from pyspark_ledger.datasource.writer import LedgerStreamWriter
 from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import Conflict, Fenced, LedgerError, OutcomeUnknown
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
+from tests.support.said import said
 
 SCHEMA = StructType([StructField("n", LongType())])
 
@@ -139,7 +142,8 @@ def test_a_process_that_missed_a_gc_commits_what_another_one_staged(client):
     run.write(0, [0])
     behind = namespace_of(client).log("out")
     behind.view()
-    client.gc("out")
+    with client_of(open_namespace(client.zookeeper, limits=Limits(gc_grace_ms=0))) as collector:
+        collector.gc("out")
     _, staged = run.stage(1, [1])
     assert staged[0].entry.file.epoch > behind.view().head.gc_epoch
     protocol.append(behind, StagedBatch(b"i" * 16, (staged[0].entry,)))
@@ -218,21 +222,18 @@ def test_the_sequence_id_of_a_batch_write_decides_whatever_the_rows_are_and_a_re
         writer = LedgerDataSource(options).writer(SCHEMA, overwrite=False)
         writer.commit([writer.write(iter([_batch(list(rows))]))])
 
-    def warnings() -> list[str]:
-        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-
     write(7, 1, 2)
-    assert warnings() == []
+    assert said(caplog) == []
     write(7, 3, 4)  # other data, as many rows
     assert numbers(client) == [1, 2]
-    [line] = warnings()
+    [line] = said(caplog)
     assert "topic 'out': producer 'job' has written sequence id 7 before, with as many rows" in line
     assert "adds nothing. The rows are not compared: new data needs a new sequenceId" in line
     with pytest.raises(Conflict, match=r"LEDGER_SEQUENCE_REUSED.*3 records, the log has 2 records"):
         write(7, 3, 4, 5)
     write(8, 3, 4)
     assert numbers(client) == [1, 2, 3, 4]
-    assert len(warnings()) == 1
+    assert len(said(caplog)) == 1
 
 
 def test_a_replayed_batch_of_a_stream_whose_offsets_agree_is_nothing_to_warn_of(client, tmp_path, caplog):
@@ -243,7 +244,7 @@ def test_a_replayed_batch_of_a_stream_whose_offsets_agree_is_nothing_to_warn_of(
     for _ in range(2):
         run.write(0, [1])
     assert numbers(client) == [1]
-    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+    assert said(caplog) == []
 
 
 class LosesAnswers:
@@ -458,6 +459,70 @@ def test_foreach_batch_with_a_producer_and_the_batch_id_is_exactly_once_I5(spark
     job.feed(3)
     run()
     assert numbers(client) == [0, 1, 2, 3]
+
+
+def fails_with(query, *words: str) -> None:
+    with pytest.raises(Exception) as caught:
+        query.awaitTermination()
+    for expected in words:
+        assert expected in str(caught.value), expected
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("how", ["option", "session"])
+def test_a_query_whose_topic_is_deleted_under_it_fails_by_name_until_it_has_a_new_checkpoint_I1_I16(
+    spark, client, tmp_path, how
+):
+    job = Job(spark, client, tmp_path).feed(0)
+    if how == "session":  # the sink is then not told where the checkpoint is, and so cannot know its query beforehand
+        del job.options["checkpointLocation"]
+        job.options["queryName"] = "deleted"
+        spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path / "by-session"))
+    try:
+        running = job.frame().writeStream.format("ledger").options(**job.options).start("out")
+        try:
+            eventually(lambda: count(client) == 1)
+            client.delete_topic("out")
+            job.feed(1)
+            fails_with(running, "LEDGER_TOPIC_DELETED")
+        finally:
+            running.stop()
+        assert client.topics() == []
+
+        known = f"which query {running.id} writes to" if how == "option" else "createTopic=true"
+        fails_with(job.start(), "LEDGER_TOPIC_DELETED", known)
+        assert client.topics() == []
+        client.create_topic("out", pa.schema([("n", pa.int64())]))  # somebody makes it again
+        way_on = f"client.forget_producer('out', 'spark-{running.id}')"
+        fails_with(job.start(), "LEDGER_TOPIC_RECREATED", "Start the query with a new checkpoint", way_on)
+        assert numbers(client) == []
+    finally:
+        spark.conf.unset("spark.sql.streaming.checkpointLocation")
+    job.options["checkpointLocation"] = str(tmp_path / "new")
+    job.run()
+    assert numbers(client) == [0, 1]
+
+
+@pytest.mark.spark
+def test_foreach_batch_does_not_go_on_in_a_topic_that_was_made_again_I1_I16(spark, client, tmp_path):
+    job = Job(spark, client, tmp_path).feed(0)
+
+    def run():
+        stream = job.frame().writeStream.option("checkpointLocation", str(job.checkpoint))
+        return stream.foreachBatch(lambda frame, _: save(frame, client)).trigger(availableNow=True).start()
+
+    first = run()
+    first.awaitTermination()
+    client.delete_topic("out")
+    job.feed(1)
+    fails_with(run(), "LEDGER_TOPIC_DELETED", "createTopic=true")
+    assert client.topics() == []
+    client.create_topic("out", pa.schema([("n", pa.int64())]))
+    fails_with(run(), "LEDGER_TOPIC_RECREATED", f"client.forget_producer('out', 'spark-{first.id}')")
+    assert numbers(client) == []
+    client.forget_producer("out", f"spark-{first.id}")
+    run().awaitTermination()
+    assert numbers(client) == [1]
 
 
 def save(frame, client: LedgerClient, topic: str = "out", mode: str = "append", **options: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pyarrow as pa
 import pytest
 
@@ -15,7 +17,7 @@ from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.port import NamespaceKey
 from pyspark_ledger.testing.memory import MemoryMetadata, MemoryServer
 from tests.support.flaky import Behind
-from tests.support.query import INITIAL
+from tests.support.query import INITIAL, edited, fields
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 
@@ -66,7 +68,7 @@ def test_a_generation_that_a_batch_was_planned_on_is_not_gone(ensemble, behind):
     restarted = ensemble.reader(behind, readCompacted="true")
     assert len(restarted.partitions(INITIAL, end)) == 1
     with pytest.raises(DataLoss, match="LEDGER_GENERATION_GONE"):
-        ensemble.reader(behind, readCompacted="true").partitions(INITIAL, {**end, "gen": 9})
+        ensemble.reader(behind, readCompacted="true").partitions(INITIAL, edited(end, gen=9))
 
 
 @pytest.mark.parametrize("behind", [3, 4, 5])
@@ -79,20 +81,32 @@ def test_a_batch_of_a_recreated_topic_is_read_by_who_still_sees_the_deleted_one(
     reader = ensemble.reader(behind)
     assert len(reader.partitions(INITIAL, end)) == 1
     with pytest.raises(InvalidInput, match="LEDGER_TOPIC_RECREATED"):
-        reader.partitions(INITIAL, {**end, "topic": "another"})
+        reader.partitions(INITIAL, edited(end, id="another"))
+
+
+@pytest.mark.parametrize("behind", [3, 4, 5, 6])
+def test_a_commit_that_a_checkpoint_has_seen_is_not_lost(ensemble, behind):
+    ensemble.put(1)
+    ensemble.put(2)
+    end = latest(ensemble.reader())
+    assert latest(ensemble.reader(behind), end) is end
+    assert len(ensemble.reader(behind).partitions(INITIAL, end)) == 1
+    text = json.dumps(end)
+    assert fields(latest(ensemble.reader(behind, startingOffsets=text)))["pos"] == fields(end)["pos"]
+    assert ensemble.namespace.log("t").view().head.set_back is None
 
 
 def test_a_topic_a_column_and_an_end_of_a_moment_ago_are_there(ensemble):
     assert len(ensemble.source(2).schema()) == 2
     ensemble.put(1, 2)
     end = str(ensemble.client.end("t"))
-    assert latest(ensemble.reader(4, endingOffsets=end))["pos"] == end
+    assert fields(latest(ensemble.reader(4, endingOffsets=end)))["pos"] == end
     wider = SCHEMA.append(pa.field("more", pa.string()))
     log = ensemble.namespace.log("t")
     rows = pa.RecordBatch.from_pylist([{"k": "a", "n": 3, "more": "x"}], schema=wider)
     entry = stage_entry(log.storage, log.topic.uuid, log.view().head.gc_epoch, [rows], "lz4", log.clock)
     protocol.append(log, StagedBatch(log.clock.new_id(), (entry,), wider, merge_schema=True))
     assert ensemble.source(3, columns="more").schema().names == ["more"]
-    assert latest(ensemble.reader(3, columns="more"))["pos"] == str(ensemble.client.end("t"))
+    assert fields(latest(ensemble.reader(3, columns="more")))["pos"] == str(ensemble.client.end("t"))
     with pytest.raises(InvalidInput, match="LEDGER_COLUMN_NOT_FOUND"):
         ensemble.source(3, columns="less").schema()

@@ -279,6 +279,8 @@ def test_a_file_in_place_of_a_folder_is_told_I16(tmp_path):
         assert told(storage, call).startswith("[LEDGER_STORAGE_MISSING]"), call
     for call in ("size", "read", "list"):
         assert told(storage, call).startswith("[LEDGER_STORAGE_UNAVAILABLE]"), call
+    with pytest.raises(Unavailable, match=r"LEDGER_STORAGE_UNAVAILABLE.*there is a file of that name: move that"):
+        storage.prove_usable("probe")
 
 
 @pytest.mark.parametrize("call", [call for call in CALLS if call != "map"])
@@ -293,6 +295,12 @@ def test_what_an_object_store_refuses_has_a_code_and_the_object_I16(call, monkey
     assert said.startswith("[LEDGER_STORAGE_UNAVAILABLE]")
     assert "s3://bucket/prefix" in said
     assert "ACCESS_DENIED; see to the credentials" in said
+
+
+def test_an_object_is_named_without_the_settings_of_its_store():
+    """An error may ask a person to make it, or to restore it; and settings may be secret."""
+    storage = ObjectStorage("s3://bucket/prefix?region=eu-west-1&scheme=http")
+    assert storage.where("folder/file") == "s3://bucket/prefix/folder/file"
 
 
 def test_an_upload_that_fails_has_a_code_and_the_object_I16():

@@ -30,6 +30,7 @@ from pyspark_ledger.metadata.port import (
     LedgerKey,
     Metadata,
     OutboxKey,
+    PartKey,
     Put,
     RootKey,
     TokenGroupKey,
@@ -55,6 +56,7 @@ LIMITS = replace(
     inline_bitmaps=1,
     node_bitmap_bytes=8,
     entity_bytes=60,
+    gc_grace_ms=0,
 )
 
 
@@ -104,14 +106,15 @@ def keys_of(metadata: Metadata) -> Iterator[AnyKey]:
     """Every node that is not ephemeral, parents first."""
     for topic in metadata.children(TopicsKey()):
         yield topic
-        root = RootKey(metadata.read(topic).record.uuid)
-        yield root
-        for key in metadata.children(root):
-            yield key
-            if isinstance(key, (LedgerKey, TokenGroupKey)):
-                yield from metadata.children(key)
-    yield OutboxKey(OUTBOX)
-    yield from metadata.children(OutboxKey(OUTBOX))
+        yield from with_all_below(metadata, RootKey(metadata.read(topic).record.uuid))
+    yield from with_all_below(metadata, OutboxKey(OUTBOX))
+
+
+def with_all_below(metadata: Metadata, key: AnyKey) -> Iterator[AnyKey]:
+    yield key
+    if isinstance(key, (RootKey, PartKey, LedgerKey, TokenGroupKey, OutboxKey)):
+        for child in metadata.children(key):
+            yield from with_all_below(metadata, child)
 
 
 def numbered_batches(world: World) -> None:

@@ -17,7 +17,7 @@ from pyspark_ledger import Position
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.client import LedgerClient, client_of, namespace_of, open_namespace
 from pyspark_ledger.errors import Conflict, CorruptData, InvalidInput, NotFound
-from pyspark_ledger.metadata.port import LedgerKey, RootKey
+from pyspark_ledger.metadata.port import AnyKey, CommitKey, RootKey
 
 SCHEMA = pa.schema([pa.field("order_id", pa.int64(), False), pa.field("note", pa.string())])
 
@@ -161,7 +161,7 @@ def test_a_recreated_topic_is_another_topic(client):
 def test_a_damaged_file_is_named(client, tmp_path):
     with client.producer("orders") as producer:
         producer.send({"order_id": 1})
-    [path] = list(namespace_of(client).storage.list(""))
+    [path] = list(namespace_of(client).storage.list(client.topic("orders").uuid))
     file = tmp_path / "storage" / path
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(CorruptData, match=file.name):
@@ -186,15 +186,14 @@ def test_two_producers_at_once_lose_and_double_nothing_I1_I2(client, namespace):
 
 
 def node_count(client) -> tuple[int, int]:
-    root = RootKey(client.topic("orders").uuid)
-    children = namespace_of(client).metadata.children(root)
-    commits = [
-        key
-        for child in children
-        if isinstance(child, LedgerKey)
-        for key in namespace_of(client).metadata.children(child)
-    ]
-    return len(children) + len(commits), len(commits)
+    """All nodes of the topic, and those that are commits."""
+    metadata = namespace_of(client).metadata
+
+    def below(key: AnyKey) -> list[AnyKey]:
+        return [each for child in metadata.children(key) for each in (child, *below(child))]
+
+    nodes = below(RootKey(client.topic("orders").uuid))
+    return len(nodes), sum(isinstance(key, CommitKey) for key in nodes)
 
 
 PROGRAM = """
@@ -294,7 +293,7 @@ def test_twenty_thousand_commits_leave_a_small_zookeeper_I13(client):
     assert ids(client) == list(range(20_000))
 
 
-def test_gc_over_the_client_keeps_what_is_named_I12(client):
+def test_gc_over_the_client_keeps_what_is_named_I12(client, storage_root):
     with client.producer("orders") as producer:
         for number in range(5):
             producer.send({"order_id": number})
@@ -302,8 +301,10 @@ def test_gc_over_the_client_keeps_what_is_named_I12(client):
     sink = namespace_of(client).storage.create(f"{client.topic('orders').uuid}/00000000/{uuid.uuid4().hex}.arrow")
     sink.write(b"what a killed task left")
     sink.close()
-    removed = [client.gc("orders").files for _ in range(2)]
-    assert [len(files) for files in removed] == [0, 1]
+    assert [(client.gc("orders").epoch, client.gc("orders").files) for _ in range(3)] == [(0, ())] * 3  # within a day
+    with client_of(open_namespace(client.zookeeper, storage_root, limits=Limits(gc_grace_ms=0))) as eager:
+        removed = [eager.gc("orders").files for _ in range(4)]
+    assert [len(files) for files in removed] == [0, 0, 1, 0]
     assert ids(client) == list(range(5))
 
 
@@ -317,14 +318,15 @@ def test_a_producer_holds_a_bounded_amount_in_memory(client):
 
 
 def test_a_topic_on_s3_is_written_sealed_read_and_collected(namespace, s3_root):
-    with client_of(open_namespace(namespace, s3_root, limits=Limits(commits_per_ledger=5, index_fanout=3))) as client:
+    limits = Limits(commits_per_ledger=5, index_fanout=3, gc_grace_ms=0)
+    with client_of(open_namespace(namespace, s3_root, limits=limits)) as client:
         client.create_topic("orders", SCHEMA)
         with client.producer("orders") as producer:
             for number in range(23):
                 producer.send({"order_id": number})
                 producer.flush()
-        for _ in range(3):
-            client.gc("orders")
+        assert [bool(client.gc("orders").files) for _ in range(4)] == [False, False, True, False]
         assert ids(client) == list(range(23))
         client.delete_topic("orders")
-        assert list(namespace_of(client).storage.list("")) == []
+        storage = namespace_of(client).storage
+        assert list(storage.list("")) == [storage.marker]

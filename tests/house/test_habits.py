@@ -7,6 +7,7 @@ import tomllib
 
 import pytest
 import yaml
+from packaging.version import Version
 
 import pyspark_ledger
 from tests.support import REPOSITORY
@@ -37,7 +38,9 @@ def test_the_version_has_one_home_and_is_in_the_changelog():
     assert PROJECT["project"]["dynamic"] == ["version"]
     assert PROJECT["tool"]["hatch"]["version"]["path"] == "pyspark_ledger/__init__.py"
     headings = re.findall(r"^## \[([^]]+)\]", (REPOSITORY / "CHANGELOG.md").read_text(), re.M)
-    assert headings[:2] == ["Unreleased", pyspark_ledger.__version__]
+    assert headings[0] == "Unreleased"
+    version = Version(pyspark_ledger.__version__)
+    assert version > Version(headings[1]) if version.is_devrelease else str(version) == headings[1]
 
 
 def test_everything_that_is_installed_is_pinned():

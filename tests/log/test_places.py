@@ -58,8 +58,8 @@ def test_what_is_no_place_is_refused_with_what_is(given):
 
 
 def test_an_offset_of_a_newer_format_is_refused_by_name():
-    with pytest.raises(InvalidInput, match=r"LEDGER_NEWER_FORMAT.*format 2.*knows 1: upgrade"):
-        places.parse('{"pos": "anything", "v": 2}')
+    with pytest.raises(InvalidInput, match=r"LEDGER_NEWER_FORMAT.*format 3.*knows 2: upgrade"):
+        places.parse('{"pos": "anything", "v": 3}')
 
 
 def test_only_an_option_for_times_takes_milliseconds():
@@ -104,6 +104,9 @@ def test_a_position_that_has_no_record_settles_on_the_next_one(world):
 
 def test_an_offset_of_another_topic_is_refused_by_name(world):
     log, alien = world.log(), '{"pos": "0:1:1", "topic": "another", "v": 1}'
+    named = '{"topics": {"orders": {"id": "another", "pos": "0:1:1"}}, "v": 2}'
     for mean in (places.resolve, places.settle):
-        with pytest.raises(InvalidInput, match="LEDGER_TOPIC_RECREATED"):
+        with pytest.raises(InvalidInput, match=r"LEDGER_TOPIC_RECREATED.* the topic another, and 't' is"):
             mean(log, log.view(), alien)
+        with pytest.raises(InvalidInput, match=r"LEDGER_TOPIC_RECREATED.* the topic 'orders' \(another\), and 't' is"):
+            mean(log, log.view(), named)

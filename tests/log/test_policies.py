@@ -1,4 +1,5 @@
-"""Policies are changed at the head's version: what was asked for is true when the call returns, and only then."""
+"""Policies are changed at their node's version, which commits check: what was asked for is true when the call returns,
+and only then."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ import pytest
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK
 from pyspark_ledger.base.limits import Limits
-from pyspark_ledger.errors import OutcomeUnknown
-from pyspark_ledger.log import policies, topics
+from pyspark_ledger.dedup.batch_ids import BatchId
+from pyspark_ledger.errors import InvalidInput, OutcomeUnknown
+from pyspark_ledger.log import policies, root
 from pyspark_ledger.log.policies import UNCHANGED
 from pyspark_ledger.metadata.port import Metadata, NamespaceKey
 from pyspark_ledger.metadata.records import Policies
@@ -22,7 +24,7 @@ from tests.support.worlds import SMALL, World, append
 @pytest.fixture
 def world(tmp_path) -> World:
     world = World(tmp_path, limits=replace(SMALL, change_deadline_s=0.05))
-    topics.storage_root(world.metadata(), str(tmp_path))
+    root.open_root(world.metadata(), str(tmp_path))
     return world
 
 
@@ -33,7 +35,7 @@ def faults(*planned) -> Faults:
 
 
 def kept(world: World) -> Policies:
-    return world.log().refresh(sync=True).head.policies
+    return world.log().policies().record
 
 
 @pytest.mark.parametrize("fault", [None, "lost_before", "applied_then_lost", "delayed", "expired"])
@@ -50,6 +52,28 @@ def test_what_is_not_named_stays_as_it_is(world):
     assert kept(world) == Policies(False, 10, 1_000)
     policies.change(world.log(), None, 0, None)
     assert kept(world) == Policies()
+
+
+def test_a_commit_that_was_judged_by_old_policies_is_judged_again(world):
+    """Not even one that was decided a moment before the change, by a process that reads nothing any more."""
+    log, other = world.log(), world.log()
+    append(log, 1, producer="p", batch_id=BatchId(1))
+    policies.change(other, False, UNCHANGED, UNCHANGED)
+    with pytest.raises(InvalidInput, match="LEDGER_DEDUPLICATION_OFF"):
+        append(log, 2, producer="p", batch_id=BatchId(2))
+    append(log, 3)
+    policies.change(other, True, UNCHANGED, UNCHANGED)
+    append(log, 4, producer="p", batch_id=BatchId(2))
+    assert world.read() == [1, 3, 4]
+
+
+def test_a_batch_is_not_called_a_replay_by_old_policies(world):
+    """Who has turned deduplication off does not want rows to be left out without a word."""
+    log, other = world.log(), world.log()
+    append(log, 1, producer="p", batch_id=BatchId(1))
+    policies.change(other, False, UNCHANGED, UNCHANGED)
+    with pytest.raises(InvalidInput, match="LEDGER_DEDUPLICATION_OFF"):
+        append(log, 1, producer="p", batch_id=BatchId(1))
 
 
 def test_an_append_in_between_is_not_undone_I1(world):

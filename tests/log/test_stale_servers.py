@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from pyspark_ledger.base.position import EARLIEST
+from pyspark_ledger.client import client_of
+from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import DataLoss, InvalidInput, NotFound
-from pyspark_ledger.log import generations, places, topics
+from pyspark_ledger.log import generations, places, root, topics
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.records import FileRef, Generation
@@ -30,12 +32,21 @@ def test_a_topic_made_a_moment_ago_is_found(world):
         topics.get_topic(world.metadata(Behind(1)), "never")
 
 
+def test_lists_have_what_was_made_a_moment_ago(world):
+    topics.create_topic(world.metadata(), "new", SCHEMA)
+    CursorNode(world.log(), "s").ensure("earliest")
+    with client_of(OpenNamespace(world.metadata(Behind(2)))) as client:
+        assert client.topics() == ["new", "t"]
+    with client_of(OpenNamespace(world.metadata(Behind(1)), world.storage.uri)) as client:
+        assert [cursor.name for cursor in client.cursors("t")] == ["s"]
+
+
 def test_a_namespace_made_a_moment_ago_is_not_new(tmp_path):
     server = MemoryServer()
-    root = OpenNamespace(MemoryMetadata(server), str(tmp_path)).storage.uri
-    assert topics.storage_root(MemoryMetadata(server, Behind(1)), None) == root
+    where = OpenNamespace(MemoryMetadata(server), str(tmp_path)).storage.uri
+    assert root.open_root(MemoryMetadata(server, Behind(1)), None).uri == where
     with pytest.raises(InvalidInput, match="LEDGER_STORAGE_NOT_SET"):
-        topics.storage_root(MemoryMetadata(MemoryServer(), Behind(1)), None)
+        root.open_root(MemoryMetadata(MemoryServer(), Behind(1)), None)
 
 
 def test_a_position_written_a_moment_ago_is_not_past_the_end(world):
@@ -49,7 +60,7 @@ def test_a_position_written_a_moment_ago_is_not_past_the_end(world):
 
 def test_a_generation_published_a_moment_ago_is_not_gone(world):
     published = Generation(1, EARLIEST, FileRef(0, bytes(16), 0, 0, 0), 0, 0, 0, 0)
-    world.log().change_head(lambda head: replace(head, generations=(published,)), "publishing")
+    world.log().change_head(lambda head: replace(head, generation=published), "publishing")
     log = world.log(Behind(1))
     assert generations.numbered(log, log.view(), 1) == published
     with pytest.raises(DataLoss, match="LEDGER_GENERATION_GONE"):

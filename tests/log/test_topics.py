@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown
-from pyspark_ledger.log import topics
-from pyspark_ledger.metadata.port import Delete, HeadKey, NamespaceKey, RootKey
+from pyspark_ledger.log import root, seal, topics
+from pyspark_ledger.metadata.port import Delete, HeadKey, NamespaceKey, RootKey, TopicKey
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Faults, MemoryMetadata, MemoryServer
 from tests.support.worlds import SCHEMA, SMALL, World, append
@@ -32,21 +34,21 @@ def client(server: MemoryServer, *faults) -> MemoryMetadata:
 
 @pytest.mark.parametrize("fault", [None, "applied_then_lost"])
 def test_who_makes_a_namespace_says_where_files_go_and_later_users_need_not(server, fault, tmp_path):
-    assert topics.storage_root(client(server, fault), str(tmp_path)) == tmp_path.as_uri()
-    assert topics.storage_root(client(server), None) == tmp_path.as_uri()
-    assert topics.storage_root(client(server), f"{tmp_path}/") == tmp_path.as_uri()
+    assert root.open_root(client(server, fault), str(tmp_path)).uri == tmp_path.as_uri()
+    assert root.open_root(client(server), None).uri == tmp_path.as_uri()
+    assert root.open_root(client(server), f"{tmp_path}/").uri == tmp_path.as_uri()
     with pytest.raises(InvalidInput, match=r"LEDGER_STORAGE_CONFLICT.*elsewhere.*keeps its files in"):
-        topics.storage_root(client(server), "/elsewhere")
+        root.open_root(client(server), "/elsewhere")
 
 
 def test_a_new_namespace_without_a_storage_is_an_error_that_says_what_to_set(server):
     with pytest.raises(InvalidInput, match=r"LEDGER_STORAGE_NOT_SET.*LEDGER_STORAGE"):
-        topics.storage_root(client(server), None)
+        root.open_root(client(server), None)
 
 
 @pytest.mark.parametrize("fault", ["lost_before", "delayed", "expired"])
 def test_a_namespace_whose_making_got_lost_is_made_all_the_same_I14(server, tmp_path, fault):
-    assert topics.storage_root(client(server, fault), str(tmp_path)) == tmp_path.as_uri()
+    assert root.open_root(client(server, fault), str(tmp_path)).uri == tmp_path.as_uri()
     assert client(server).read(NamespaceKey()).record.storage == tmp_path.as_uri()
 
 
@@ -127,6 +129,16 @@ def test_a_deleted_topic_leaves_nothing_in_zookeeper_I13_I14(world, fault):
     assert again.uuid != world.topic.uuid
 
 
+@pytest.mark.parametrize("fault", [None, "applied_then_lost", "lost_before", "delayed", "expired"])
+def test_a_deleted_topic_leaves_a_mark_on_its_name_until_one_of_that_name_is_made_I14(world, fault):
+    assert topics.find_deleted(world.metadata(), "t") is None
+    for _ in range(2):
+        uuid = topics.delete_topic(client(world.server, fault), "t").uuid
+        assert topics.find_deleted(world.metadata(), "t").uuid == uuid
+        topics.create_topic(client(world.server, fault), "t", SCHEMA)
+        assert topics.find_deleted(world.metadata(), "t") is None
+
+
 @pytest.mark.parametrize("late", range(1, 8))
 def test_lost_answers_on_the_way_leave_nothing_behind_either_I13(world, late):
     topics.delete_topic(client(world.server, *[None] * late, "lost_before"), "t")
@@ -166,3 +178,15 @@ def test_a_reader_is_told_that_its_topic_was_deleted_and_what_that_means(world):
         NotFound, match=r"LEDGER_TOPIC_DELETED.*a topic made since under the same name is another topic"
     ):
         log.refresh()
+
+
+def test_an_idle_topic_that_is_sealed_has_ten_nodes_I13(tmp_path):
+    world = World(tmp_path, limits=replace(SMALL, ledger_age_ms=0))
+    log = world.log()
+    append(log, 1)
+    seal.seal(log)
+
+    def below(key) -> list:
+        return [key, *(each for child in log.metadata.children(key) for each in below(child))]
+
+    assert len([TopicKey("t"), *below(RootKey(world.topic.uuid))]) == 10

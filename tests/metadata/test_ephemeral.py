@@ -13,11 +13,12 @@ from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import OutcomeUnknown
 from pyspark_ledger.metadata.chores import Chores
 from pyspark_ledger.metadata.ephemeral import Ephemeral
-from pyspark_ledger.metadata.port import CompactorKey, Create, PinKey, RootKey
+from pyspark_ledger.metadata.port import CompactorKey, Create, PartKey, PinKey, RootKey
 from pyspark_ledger.metadata.records import Holder, Marker, Pin
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Faults, MemoryMetadata, MemoryServer
 from tests.support.flaky import Flaky
+from tests.support.said import said
 
 KEY = CompactorKey("topic")
 
@@ -25,7 +26,9 @@ KEY = CompactorKey("topic")
 @pytest.fixture
 def server() -> MemoryServer:
     server = MemoryServer()
-    MemoryMetadata(server).transact([Create(RootKey("topic"), Marker())])
+    MemoryMetadata(server).transact(
+        [Create(key, Marker()) for key in (RootKey("topic"), PartKey("topic", "locks"), PartKey("topic", "pins"))]
+    )
     return server
 
 
@@ -191,7 +194,7 @@ def test_chores_are_done_in_the_background_and_those_that_fail_again(caplog):
     with caplog.at_level("WARNING", "pyspark_ledger"):
         chores.add("the washing-up", run)
         assert done.wait(10)
-    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["the washing-up"]  # said once
+    assert [line.partition(":")[0] for line in said(caplog)] == ["the washing-up"]  # once
     chores.close(connected=False)
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import secrets
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from kazoo.client import KazooClient
 
+from pyspark_ledger.base.clock import SYSTEM_CLOCK, Deadline
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import CorruptData, InvalidInput
 from pyspark_ledger.metadata.port import (
@@ -21,7 +24,9 @@ from pyspark_ledger.metadata.port import (
     CursorKey,
     DedupKey,
     Delete,
+    DeletedKey,
     EntityKey,
+    GcKey,
     HeadKey,
     LedgerKey,
     Metadata,
@@ -29,11 +34,18 @@ from pyspark_ledger.metadata.port import (
     Op,
     OutboxKey,
     OwnerKey,
+    Part,
+    PartKey,
     PinKey,
+    PoliciesKey,
     Put,
+    RetentionKey,
     ReviserKey,
     RootKey,
     SchemaKey,
+    SinkKey,
+    SinkTopicKey,
+    TipKey,
     TokenBlockKey,
     TokenChunkKey,
     TokenGroupKey,
@@ -46,9 +58,11 @@ from pyspark_ledger.metadata.records import (
     Commit,
     Cursor,
     DedupSnapshot,
+    Deleted,
     Entity,
     Entry,
     FileRef,
+    GcEpoch,
     Generation,
     Head,
     Holder,
@@ -56,15 +70,20 @@ from pyspark_ledger.metadata.records import (
     Namespace,
     NodeRecord,
     PastRevision,
+    PendingRange,
     Pin,
     Policies,
     ProducerState,
     Schema,
+    SetBack,
+    SinkTopic,
     TokenBlock,
     TokenChunk,
     TokenGroup,
     Topic,
+    Trim,
 )
+from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import MemoryMetadata, MemoryServer
 from pyspark_ledger.zk_metadata import codec, paths
 from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
@@ -106,12 +125,19 @@ HEAD = Head(
     records=410_010_000,
     bytes=5_000_123_456,
     gc_epoch=3,
-    gc_floor=2,
-    gc_marks=(10, 20_000),
     index=(FILE, FILE),
-    policies=Policies(False, 10, 1_000),
-    generations=(Generation(3, Position(1, 2, 3), FILE, 5, 6, 7, 8, 4, Position(0, 1, 2)),),
+    last_change=b"l" * 16,
+    last_commit=b"c" * 16,
+    operations=(b"1" * 16, b"l" * 16),
+    gc_kept=(FILE,),
+    generation=Generation(3, Position(1, 2, 3), FILE, 5, 6, 7, 8, 4, Position(0, 1, 2)),
+    replaced=FILE,
     tokens=88,
+    token_base=1_000,
+    trim=Trim(Position(7, 0, 0), 7_000, 70_000, 700_000),
+    pending=(PendingRange(5, 7, 2),),
+    set_back=SetBack(9, "somebody", "its head is older than it was before", 41_010, 41, 3, 90),
+    repaired=12,
 )
 PRODUCER = ProducerState("p", -1, "a query", UUID, (UUID, "", "a run"), b"", 0, 0)
 DEVICE = ProducerState("d", 5, "", "", (), b"", 0, 9, per_record=True)
@@ -132,14 +158,24 @@ CURSOR = Cursor(
     operations=(b"1" * 16, b"2" * 16),
     past_revisions=(PastRevision(1, Position(0, 1, 2)),),
     void_below=2,
+    id=b"i" * 16,
 )
 
 ROOT, HEAD_KEY, LEDGER = RootKey(UUID), HeadKey(UUID), LedgerKey(UUID, 41)
+PARTS: list[AnyKey] = [PartKey(UUID, part) for part in get_args(Part)]
 NODES: list[tuple[AnyKey, NodeRecord]] = [
-    (NamespaceKey(), Namespace("s3://bucket/root", 1, deduplication=False)),
+    (NamespaceKey(), Namespace("s3://bucket/root", 1, False, b"n" * 16, marked=True, upgrading=True)),
     (TopicKey("orders"), Topic("orders", UUID, "id", "", 1)),
+    (DeletedKey("orders of old"), Deleted(UUID, 5)),
+    (SinkKey("a query"), Marker()),
+    (SinkTopicKey("a query", "orders"), SinkTopic(UUID)),
     (ROOT, Marker()),
+    *((part, Marker()) for part in PARTS),
     (HEAD_KEY, HEAD),
+    (TipKey(UUID, b"l" * 16), Marker()),
+    (PoliciesKey(UUID), Policies(False, 10, 1_000)),
+    (RetentionKey(UUID), Marker()),
+    (GcKey(UUID), GcEpoch(3)),
     (SchemaKey(UUID, 2), Schema(2, b"\x00arrow")),
     (DedupKey(UUID), DedupSnapshot(7, Position(1, 2, 3), (PRODUCER, DEVICE), None, 2, FILE)),
     (LEDGER, Marker()),
@@ -185,7 +221,8 @@ def store(connect: Callable[[], Metadata]) -> Metadata:
 
 @pytest.fixture
 def topic(store: Metadata) -> Metadata:
-    store.transact([Create(ROOT, Marker()), Create(HEAD_KEY, HEAD), Create(LEDGER, Marker())])
+    made: list[AnyKey] = [ROOT, *PARTS, LEDGER]
+    store.transact([*(Create(key, Marker()) for key in made), Create(HEAD_KEY, HEAD)])
     return store
 
 
@@ -274,7 +311,8 @@ def test_a_check_holds_or_refuses(topic: Metadata) -> None:
 def test_delete_at_a_version_or_whatever_it_is(topic: Metadata) -> None:
     assert refused(topic, Delete(HEAD_KEY, 5)) == Delete(HEAD_KEY, 5)
     topic.transact([Delete(HEAD_KEY, 0), Delete(LEDGER)])
-    assert topic.children(ROOT) == []
+    assert topic.children(ROOT) == PARTS
+    assert topic.children(PartKey(UUID, "commits")) == []
 
 
 def test_a_parent_can_not_go_before_its_children(topic: Metadata) -> None:
@@ -326,7 +364,8 @@ def test_children_come_in_order(topic: Metadata) -> None:
     topic.transact([Create(key, Schema(0, b"")) for key in reversed(schemas)])
     topic.transact([Create(key, Topic("", "", "", "", 0)) for key in reversed(topics)])
     assert topic.children(LEDGER) == commits
-    assert topic.children(ROOT) == [HEAD_KEY, LEDGER, *schemas]
+    assert sorted(map(str, topic.children(ROOT))) == sorted(map(str, [HEAD_KEY, *PARTS]))
+    assert topic.children(PartKey(UUID, "commits")) == [LEDGER, *schemas]
     assert topic.children(TopicsKey()) == topics
     assert topic.children(HEAD_KEY) == []
 
@@ -403,6 +442,60 @@ def test_what_is_ephemeral_can_be_given_up(topic: Metadata) -> None:
     assert topic.read(owner) is None
 
 
+# -- the store's clock, and its connections
+
+
+def test_a_record_says_when_it_was_last_written_by_the_clock_of_the_store(topic: Metadata) -> None:
+    before = topic.now_ms(exact=True)
+    topic.transact([Put(HEAD_KEY, HEAD, 0)])
+    first = topic.read(HEAD_KEY)
+    SYSTEM_CLOCK.sleep(0.05)
+    topic.transact([Check(HEAD_KEY, 1), Create(CommitKey(UUID, 41, 0), COMMIT)])  # leave it as it is
+    assert first is not None
+    assert topic.read(HEAD_KEY).modified_ms == first.modified_ms >= before  # type: ignore[union-attr]
+    topic.transact([Put(HEAD_KEY, HEAD, 1)])
+    (second,) = topic.read_many([HEAD_KEY])
+    assert second is not None
+    assert first.modified_ms + 50 <= second.modified_ms <= topic.now_ms(exact=True)
+
+
+def test_the_time_is_that_of_the_store_for_every_client_and_goes_on(connect: Callable[[], Metadata]) -> None:
+    one, other = connect(), connect()
+    for exact in (True, False):
+        before, theirs, after = one.now_ms(exact=exact), other.now_ms(exact=True), one.now_ms(exact=exact)
+        assert before - 5 <= theirs <= after + 5  # reckoned times may be rounded
+    asked = one.now_ms()
+    SYSTEM_CLOCK.sleep(0.1)
+    assert 90 <= one.now_ms() - asked < 5_000
+
+
+def test_a_new_connection_is_counted_and_what_was_there_still_is(topic: Metadata) -> None:
+    holder, owner = Holder(b"h" * 16, "me", 1), OwnerKey(UUID, "billing")
+    topic.transact([Create(owner, holder, ephemeral=True)])
+    for _ in range(2):
+        before = topic.connections
+        assert topic.connections == before
+        reconnect(topic)
+        found = topic.read(owner)
+        assert found is not None
+        assert found.own  # the session is the same
+        assert topic.connections == before + 1
+
+
+def reconnect(store: Metadata) -> None:
+    """The connection breaks, and another one is made."""
+    if isinstance(store, MemoryMetadata):
+        store.reconnect()
+        return
+    assert isinstance(store, ZooKeeperMetadata)
+    before = store.connections
+    client = store._lease.connection(Deadline(SYSTEM_CLOCK, 10)).client
+    client._connection._socket.shutdown(socket.SHUT_RDWR)
+    deadline = Deadline(SYSTEM_CLOCK, 10)
+    while store.connections == before and not deadline.passed:
+        SYSTEM_CLOCK.sleep(0.01)
+
+
 def test_too_large_is_refused_before_it_is_sent(topic: Metadata) -> None:
     big = Create(SchemaKey(UUID, 0), Schema(0, bytes(900_001)))
     with pytest.raises(InvalidInput, match="LEDGER_TOO_LARGE"):
@@ -437,17 +530,42 @@ def on_zookeeper(namespace: str) -> Iterator[tuple[ZooKeeperMetadata, KazooClien
 
 def test_a_newer_format_is_refused_by_name(on_zookeeper: tuple[ZooKeeperMetadata, KazooClient]) -> None:
     store, client = on_zookeeper
-    client.set(paths.path(HEAD_KEY), b"\x08\x02" + codec.encode(HEAD_KEY, HEAD)[2:])
-    with pytest.raises(InvalidInput, match=rf"NEWER_FORMAT.*{UUID}/head .*format 2.*knows 1.*upgrade pyspark-ledger"):
+    client.set(paths.path(HEAD_KEY), b"\x08\x03" + codec.encode(HEAD_KEY, HEAD)[2:])
+    with pytest.raises(InvalidInput, match=rf"NEWER_FORMAT.*{UUID}/head .*format 3.*knows 2.*upgrade pyspark-ledger"):
         store.read(HEAD_KEY)
 
 
-@pytest.mark.parametrize("data", [b"", b"\xff\xff\xff", b"\x08\x01\x12\x03\x12\x01\x00"])
+@pytest.mark.parametrize("data", [b"", b"\xff\xff\xff", b"\x08\x02\x12\x03\x12\x01\x00"])
 def test_bytes_that_are_no_record_are_corrupt(on_zookeeper: tuple[ZooKeeperMetadata, KazooClient], data: bytes) -> None:
     store, client = on_zookeeper
     client.set(paths.path(HEAD_KEY), data)
-    with pytest.raises(CorruptData, match=rf"/ledgers/{UUID}/head"):
+    with pytest.raises(CorruptData, match=rf"/logs/{UUID}/head"):
         store.read(HEAD_KEY)
+
+
+def test_the_time_costs_no_request_but_once_in_a_while(
+    on_zookeeper: tuple[ZooKeeperMetadata, KazooClient],
+) -> None:
+    """Every commit needs it."""
+    store, client = on_zookeeper
+    store.now_ms()
+    asked = client.exists(paths.CLOCK).version
+    for _ in range(1_000):
+        store.now_ms()
+    assert client.exists(paths.CLOCK).version == asked
+    store.now_ms(exact=True)
+    assert client.exists(paths.CLOCK).version == asked + 1
+
+
+def test_the_time_is_asked_again_before_clocks_have_drifted_apart(namespace: str) -> None:
+    clock = SeededClock()
+    store = ZooKeeperMetadata(namespace, clock=clock)
+    first = store.now_ms()
+    clock.sleep(599)
+    assert store.now_ms() == first + 599_000  # reckoned: this clock goes much too fast
+    clock.sleep(2)
+    assert store.now_ms() < first + 60_000
+    store.close()
 
 
 def test_children_of_a_later_version_are_passed_over(
@@ -479,7 +597,9 @@ def test_a_root_may_be_deep(namespace: str) -> None:
 
 def test_records_are_small() -> None:
     assert len(codec.encode(CommitKey(UUID, 0, 0), COMMIT)) < 250
-    assert len(codec.encode(HEAD_KEY, HEAD)) < 250
+    usual = replace(HEAD, operations=(), gc_kept=(), replaced=None, trim=None, pending=(), set_back=None)
+    assert len(codec.encode(HEAD_KEY, usual)) < 300
+    assert len(codec.encode(HEAD_KEY, replace(HEAD, operations=(b"o" * 16,) * 16, gc_kept=(FILE,) * 8))) < 4_000
 
 
 @pytest.mark.parametrize("key", [key for key, _ in NODES] + [TopicsKey()])

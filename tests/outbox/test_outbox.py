@@ -7,15 +7,18 @@ from contextlib import suppress
 import pytest
 
 from pyspark_ledger.append import append as protocol
-from pyspark_ledger.errors import InvalidInput, NotFound
+from pyspark_ledger.errors import DataLoss, InvalidInput, NotFound
 from pyspark_ledger.files.blobs import Blobs
 from pyspark_ledger.lifecycle import gc
+from pyspark_ledger.log import policies
+from pyspark_ledger.log.policies import UNCHANGED
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.outbox import processing
 from pyspark_ledger.outbox.outbox import Dispatch, Outbox, Send
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.minting import Minter
 from pyspark_ledger.tokens.tokens import Tokens
+from tests.support.rollback import restore, snapshot
 from tests.support.shop import LIMITS, Shop, bill
 
 
@@ -54,6 +57,37 @@ def test_records_go_to_several_topics_or_none_of_them(shop):
     with pytest.raises(NotFound, match="no topic 'nowhere'"):
         shop.billing().process("m2", token, lambda s: (2, [Send("audit", {"order": "m2"}), Send("nowhere", {})]))
     assert (shop.billing().state(), shop.invoiced("audit"), shop.tokens_in_flight()) == (1, ["m1", "m1b"], 1)
+
+
+def test_policies_that_somebody_changes_do_not_stop_an_outbox_for_ever_I16(shop):
+    billing = shop.billing()
+    billing.process("m1", shop.order(), bill("m1"))
+    policies.change(shop.log("invoices"), UNCHANGED, 7, UNCHANGED)
+    billing.process("m2", shop.order(), bill("m2"))
+    assert shop.invoiced() == ["m1", "m2"]
+
+
+def test_an_outbox_whose_nodes_were_rolled_back_makes_them_again_I16(shop):
+    token, backup = shop.order(), snapshot(shop.world.server)
+    billing = shop.billing()
+    billing.process("m1", token, lambda state: (1, []))
+    restore(shop.world.server, backup)
+    billing._resources.metadata.reconnect()
+    assert not billing.process("m1", token, lambda state: (2, [])).duplicate
+    assert billing.state() == 2
+
+
+def test_an_outbox_says_that_a_topic_was_rolled_back_I18(shop):
+    billing = shop.billing()
+    billing.process("m1", shop.order(), bill("m1"))
+    token, backup = shop.order(), snapshot(shop.world.server)
+    billing.process("m2", token, bill("m2"))
+    restore(shop.world.server, backup)
+    billing._resources.metadata.reconnect()
+    shop.billing().process("m3", shop.order(), bill("m3"))
+    with pytest.raises(DataLoss, match=r"LEDGER_SET_BACK.*'invoices'"):
+        billing.process("m2", token, bill("m2"))
+    assert shop.invoiced() == ["m1", "m3"]
 
 
 def test_what_it_sends_has_tokens_for_the_next_in_line(shop):

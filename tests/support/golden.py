@@ -8,7 +8,8 @@ A folder ``tests/golden/format<n>`` holds
 - ``storage/``: its files, and those samples,
 - ``meaning.json``: what a reader of all this gets: commits, records, producers, tokens and so on.
 
-``tests/golden/make.py`` makes such a folder for the present format.
+``tests/golden/make.py`` makes such a folder for the present format. A namespace of format 1 is read by way of the
+upgrade: its nodes are put into a real ZooKeeper, and brought over.
 """
 
 from __future__ import annotations
@@ -22,22 +23,24 @@ from typing import Any
 from pyspark_ledger.base.limits import DEFAULT_LIMITS
 from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.cursors.node import CursorNode
-from pyspark_ledger.files.storage import Storage, open_storage
+from pyspark_ledger.files.storage import Storage, normalise_uri, open_storage
 from pyspark_ledger.files.topicfiles import TopicFiles
 from pyspark_ledger.log import topics
-from pyspark_ledger.log.generations import newest
+from pyspark_ledger.log.generations import kept, newest
 from pyspark_ledger.log.index import Index, IndexRow
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.log.rows import read_slice
 from pyspark_ledger.log.sources import ReadSource
-from pyspark_ledger.metadata.port import AnyKey, Create, CursorKey, Metadata, RootKey, TokenGroupKey, TopicsKey
+from pyspark_ledger.metadata.port import AnyKey, Create, CursorKey, Metadata, PartKey, TokenGroupKey, TopicsKey
 from pyspark_ledger.metadata.records import Commit, FileRef
 from pyspark_ledger.outbox.outbox import Outbox
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import MemoryMetadata, MemoryServer
 from pyspark_ledger.tokens.tokens import Tokens
-from pyspark_ledger.zk_metadata import codec, paths
+from pyspark_ledger.zk_metadata import codec, format1, paths
+from pyspark_ledger.zk_metadata import records_pb2 as pb
+from tests.support.zookeeper import put_nodes
 
 SAMPLES = "samples"  # in place of a topic's UUID
 OUTBOX, ENTITIES = "billing", ("ann", "bob")
@@ -67,9 +70,27 @@ def node(key: AnyKey, record: Any) -> dict[str, Any]:
 def nodes(folder: Path, name: str) -> Iterator[tuple[dict[str, Any], AnyKey, Any]]:
     """The lines of such a file, each with the key and the record that are read from it."""
     for line in json.loads((folder / name).read_text()):
-        key = paths.key(line["path"])
-        assert key is not None, line["path"]
-        yield line, key, codec.decode(key, bytes.fromhex(line["bytes"]), line["path"])
+        path, data = line["path"], bytes.fromhex(line["bytes"])
+        if is_format_1(folder):
+            yield line, *format1.decode(path, data)
+        else:
+            key = paths.key(path)
+            assert key is not None, path
+            yield line, key, codec.decode(key, data, path)
+
+
+def is_format_1(folder: Path) -> bool:
+    return folder.name == "format1"
+
+
+def put_old_nodes(folder: Path, namespace: str, storage: str, password: str | None = None) -> None:
+    """The nodes of a golden namespace of format 1, as the old code left them, in a real ZooKeeper."""
+    lines = json.loads((folder / "nodes.json").read_text())
+    stored = {line["path"]: bytes.fromhex(line["bytes"]) for line in lines}
+    marker = pb.Marker(format=1).SerializeToString()
+    containers = dict.fromkeys(("/topics", "/ledgers", "/outboxes"), marker)
+    record = pb.Namespace(format=1, storage=normalise_uri(storage), created_ms=1).SerializeToString()
+    put_nodes(namespace, {"/namespace": record, **containers, **stored}, password)
 
 
 def opened(folder: Path) -> tuple[Metadata, Storage]:
@@ -105,7 +126,7 @@ def meaning(metadata: Metadata, storage: Storage) -> dict[str, Any]:
 def _topic(log: Log) -> dict[str, Any]:
     view = log.refresh(sync=True)
     _, producers = log.producers()
-    keys = log.metadata.children(RootKey(log.topic.uuid))
+    keys = [key for part in ("subscriptions", "tokens") for key in log.metadata.children(PartKey(log.topic.uuid, part))]
     return {
         "index": _index(log, view),
         "commits": [_commit(log, commit) for commit in log.commits_from(view, EARLIEST)],
@@ -115,8 +136,8 @@ def _topic(log: Log) -> dict[str, Any]:
         ],
         "producers": [plain(state) for state in producers.all()],
         "evicted producers": producers.evicted,
-        "manifests": [plain(log.files.fetch(generation.manifest)) for generation in view.head.generations],
-        "compacted": list(_compacted(log, view)) if view.head.generations else [],
+        "manifests": [plain(log.files.fetch(generation.manifest)) for generation in kept(log.files, view.head)],
+        "compacted": list(_compacted(log, view)) if view.head.generation else [],
         "acknowledged": {key.name: _acknowledged(log, key.name) for key in keys if isinstance(key, CursorKey)},
         "tokens": {key.group: _tokens(log, key.group) for key in keys if isinstance(key, TokenGroupKey)},
     }
@@ -137,8 +158,10 @@ def _commit(log: Log, commit: Commit) -> dict[str, Any]:
 
 
 def _compacted(log: Log, view: View) -> Iterator[list[Any]]:
-    schema, horizon = log.schema(view.head.schema_id), view.head.generations[-1].horizon
-    for piece in ReadSource(log, view, newest(view), horizon).slices(EARLIEST, view.head.end):
+    generation = newest(log, view)
+    assert generation is not None
+    schema = log.schema(view.head.schema_id)
+    for piece in ReadSource(log, view, generation, generation.horizon).slices(EARLIEST, view.head.end):
         for rows in read_slice(log.storage, log.topic.uuid, piece, schema, with_ids=True):
             columns = [column.to_pylist() for column in (*rows.positions(), *rows.ids())]
             for row, *place, producer, sequence in zip(rows.batch.to_pylist(), *columns, strict=True):

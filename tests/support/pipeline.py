@@ -14,7 +14,7 @@ from pyspark_ledger.files.entryfile import EntryWriter
 from pyspark_ledger.log import topics
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.reader import Reader
-from pyspark_ledger.metadata.port import RootKey, TokenGroupKey
+from pyspark_ledger.metadata.port import PartKey, TokenGroupKey
 from pyspark_ledger.metadata.records import Entry
 from pyspark_ledger.testing.memory import Faults, MemoryMetadata
 from pyspark_ledger.tokens.groups import Groups
@@ -59,7 +59,7 @@ class Pipeline:
 
     def nodes(self, group="invoices") -> list:
         metadata = self.world.metadata()
-        keys = metadata.children(RootKey(self.orders.uuid))
+        keys = metadata.children(PartKey(self.orders.uuid, "tokens"))
         return [key for key in keys if key == TokenGroupKey(self.orders.uuid, group)] + metadata.children(
             TokenGroupKey(self.orders.uuid, group)
         )

@@ -4,14 +4,36 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from unittest.mock import patch
 
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.client import LedgerClient, namespace_of
-from pyspark_ledger.datasource import LedgerDataSource
+from pyspark_ledger.datasource import LedgerDataSource, planning
 from pyspark_ledger.datasource.stream_reader import LedgerStreamReader
-from tests.support.worlds import append
+from pyspark_ledger.errors import LedgerError
+from pyspark_ledger.log.namespace import OpenNamespace
+from tests.support.worlds import World, append
 
 INITIAL = {"initial": True}
+
+
+def fields(offset: dict) -> dict:
+    """What an offset says of its one topic."""
+    ((_, found),) = offset["topics"].items()
+    return found
+
+
+def edited(offset: dict, **changes) -> dict:
+    ((topic, found),) = offset["topics"].items()
+    return {**offset, "topics": {topic: {**found, **changes}}}
+
+
+def version_1(offset: dict) -> dict:
+    """The same offset as the first version of this package wrote it."""
+    found = {**fields(offset), "v": 1}
+    found["topic"] = found.pop("id")
+    return {key: found[key] for key in sorted(found) if key not in ("commit", "cursor", "records")}
 
 
 SMALL_LEDGERS = Limits(commits_per_ledger=5, index_fanout=3)
@@ -48,6 +70,29 @@ class Query:
     def all(self, limit=None) -> list[list[int]]:
         """Batches until there is nothing new."""
         return list(iter(lambda: self.batch(limit), []))
+
+
+class WorldQuery(Query):
+    """The same over the in-memory store, in a process of its own. It sees at once what others have done."""
+
+    def __init__(self, world: World, *, offset=None, **options: str) -> None:
+        session = OpenNamespace(world.metadata(), world.storage.uri, limits=world.limits, clock=world.clock)
+        with patch.object(planning, "shared_namespace", lambda *_: session):
+            source = LedgerDataSource({"topic": "t", **options})
+            self.reader = source.streamReader(source.schema())
+            self.log = self.reader._planner.log()
+        self.offset = offset or self.reader.initialOffset()
+        self.batches = []
+
+    def plan(self, limit=None) -> tuple[dict, dict]:
+        with suppress(LedgerError):  # then planning says so, too
+            self.log.refresh(sync=True)
+        if self.reader._planner._subscription is not None:
+            self.reader._planner._subscription._attachment.node.refresh(sync=True)
+        return super().plan(limit)
+
+    def stop(self) -> None:
+        self.reader.stop()
 
 
 def flat(batches: list[list[int]]) -> list[int]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from itertools import count
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pyspark_ledger.metadata import port
 
@@ -43,6 +43,8 @@ def filled(kind: Any, text: Callable[[int], str] = "text {}".format, numbers: It
     if get_origin(kind) is tuple:
         kinds = get_args(kind)
         return tuple(filled(each, text, numbers) for each in (kinds[:1] * 2 if kinds[-1] is ... else kinds))
+    if get_origin(kind) is Literal:
+        return get_args(kind)[0]
     number = next(numbers)
     made = {bool: True, int: number, str: text(number), bytes: number.to_bytes(16)}
     return made[kind]
@@ -53,4 +55,4 @@ def bare(kind: Any) -> Any:
     if is_dataclass(kind):
         required = {field.name for field in fields(kind) if field.default is MISSING}
         return kind(**{name: bare(hint) for name, hint in types_of(kind).items() if name in required})
-    return (get_origin(kind) or kind)()
+    return get_args(kind)[0] if get_origin(kind) is Literal else (get_origin(kind) or kind)()

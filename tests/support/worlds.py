@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +31,25 @@ from pyspark_ledger.testing.memory import Faults, MemoryMetadata, MemoryServer
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])
 SMALL = Limits(commits_per_ledger=4, index_fanout=3, nodes_per_delete=3, inline_entries=2, append_deadline_s=5.0)
+EAGER = replace(SMALL, gc_grace_ms=0)  # every run of gc raises the epoch
 
 
 class World:
     """One server, one storage, and as many processes as a test wants: each ``log()`` is a process of its own."""
 
     def __init__(
-        self, folder: Path, limits: Limits = SMALL, clock: Clock = SYSTEM_CLOCK, schema: pa.Schema = SCHEMA
+        self,
+        folder: Path,
+        limits: Limits = SMALL,
+        clock: Clock = SYSTEM_CLOCK,
+        schema: pa.Schema = SCHEMA,
+        key: str = "",
     ) -> None:
-        self.server = MemoryServer()
+        self.server = MemoryServer(clock)
         self.storage: Storage = open_storage(str(folder))
+        self.storage.make_folder("")  # there is no namespace, and so nothing that marks the root
         self.limits, self.clock = limits, clock
-        self.topic = topics.create_topic(self.metadata(), "t", schema, clock=clock, storage=self.storage)
+        self.topic = topics.create_topic(self.metadata(), "t", schema, key=key, clock=clock, storage=self.storage)
 
     def metadata(self, faults: Faults | None = None) -> Metadata:
         return MemoryMetadata(self.server, faults, self.clock)

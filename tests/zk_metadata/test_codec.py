@@ -131,7 +131,12 @@ def test_a_newer_format_is_refused_by_name():
 
 @pytest.mark.parametrize(
     "message",
-    [b"", b"\xff\xff", pb.Head(format=1, uuid={"uuid": b"short"}), pb.Head(format=1, uuid={"uuid": b""})],
+    [
+        b"",
+        b"\xff\xff",
+        pb.Head(format=codec.FORMAT, uuid={"uuid": b"short"}),
+        pb.Head(format=codec.FORMAT, uuid={"uuid": b""}),
+    ],
     ids=["nothing", "no message", "a uuid that is none", "an empty uuid"],
 )
 def test_bytes_that_are_no_record_are_corrupt(message):
@@ -140,6 +145,14 @@ def test_bytes_that_are_no_record_are_corrupt(message):
         codec.decode(HEAD, data, "/path")
 
 
+def test_an_older_format_is_refused_by_name_with_the_command_that_brings_it_over():
+    data = pb.Head(format=1).SerializeToString()
+    with pytest.raises(
+        InvalidInput, match=r"LEDGER_OLDER_FORMAT.*/path has format 1.*pyspark-ledger namespace upgrade"
+    ):
+        codec.decode(HEAD, data, "/path")
+
+
 def test_nodes_from_before_a_field_was_there_have_its_default():
-    old = pb.Namespace(format=1, storage="/data", created_ms=7).SerializeToString()
+    old = pb.Namespace(format=codec.FORMAT, storage="/data", created_ms=7).SerializeToString()
     assert codec.decode(NamespaceKey(), old, "/path") == Namespace("/data", 7, deduplication=True)

@@ -18,7 +18,7 @@ from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import RevisionController
 from pyspark_ledger.errors import LedgerError
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
-from pyspark_ledger.metadata.port import OwnerKey, PinKey, RootKey
+from pyspark_ledger.metadata.port import OwnerKey, PartKey
 from tests.support.query import eventually
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -58,8 +58,7 @@ def test_an_owner_and_a_pin_are_there_again_after_a_lost_session_while_nobody_ca
         owner = namespace_of(client).metadata.read(OwnerKey(uuid, "s"))
         pins = [
             namespace_of(client).metadata.read(key)
-            for key in namespace_of(client).metadata.children(RootKey(uuid))
-            if isinstance(key, PinKey)
+            for key in namespace_of(client).metadata.children(PartKey(uuid, "pins"))
         ]
         return owner is not None and owner.own, any(found is not None and found.own for found in pins)
 

@@ -51,13 +51,15 @@ class WritePlan:
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task did, and for which query and run: the driver's commit cannot ask Spark."""
+    """What one task did, for which query and run, and for which topic: the driver's commit cannot ask Spark, and may be
+    in a process that has not planned the batch."""
 
     entry: Entry | None
     rows: int
     skipped: bool  # the batch was taken for a replay, and nothing was written
     query: str
     run: str
+    uuid: str
     summary: bytes | FileRef = b""  # IdRanges or TokenRuns as an Arrow stream; if that is long, in a file
 
 
@@ -79,11 +81,6 @@ class TaskOrigin:
         return cls(query, run, int(batch) if batch else None)
 
 
-def spark_producer(query: str) -> str:
-    """The producer's name of a stream that was given none."""
-    return f"spark-{query}"
-
-
 def stage(
     plan: WritePlan, batches: Iterator[pa.RecordBatch], origin: TaskOrigin, producer: str, sequence: int | None
 ) -> Staged:
@@ -91,7 +88,7 @@ def stage(
     replay = plan.replays.get(producer)
     if replay is not None and sequence is not None and sequence <= replay.sequence:
         rows = 0 if replay.agrees else sum(batch.num_rows for batch in batches)
-        return Staged(None, rows, True, origin.query, origin.run)
+        return Staged(None, rows, True, origin.query, origin.run, plan.uuid)
     writer = EntryWriter(open_storage(plan.storage), plan.uuid, plan.epoch, plan.target, plan.compression)
     ranges = IdRanges(plan.ids, plan.known) if plan.ids is not None else None
     tokens = TokenRuns(f"tokenColumn '{plan.token_column}'") if plan.token_column else None
@@ -109,7 +106,7 @@ def stage(
         raise
     gathered = ranges or tokens
     summary = _packed(plan, gathered.table()) if gathered is not None and entry is not None else b""
-    return Staged(entry, rows, False, origin.query, origin.run, summary)
+    return Staged(entry, rows, False, origin.query, origin.run, plan.uuid, summary)
 
 
 def _packed(plan: WritePlan, summary: pa.Table) -> bytes | FileRef:

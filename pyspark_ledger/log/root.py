@@ -1,0 +1,123 @@
+"""Where a namespace keeps its files: the root is recorded in ZooKeeper once, and marked by a file.
+
+The marker file is named by the namespace's id, so that two namespaces may share a root. Whoever writes or deletes files
+looks for it first: where a volume is not mounted, or a folder was moved, it is missing, and an empty place is never
+taken for the namespace's root (I1).
+
+A namespace is made in steps: the record; the marker file; and "marked" in the record, once the file was read back. A
+process may die between any two of them: whoever opens a namespace that is not marked finishes it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from pyspark_ledger.base import names
+from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
+from pyspark_ledger.base.limits import DEFAULT_LIMITS
+from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
+from pyspark_ledger.files.storage import Storage, normalise_uri, open_storage
+from pyspark_ledger.metadata.port import HeadKey, Metadata, NamespaceKey, TopicKey, TopicsKey
+from pyspark_ledger.metadata.records import Namespace
+from pyspark_ledger.metadata.transactions import PlainNode, Transactions, find
+
+
+def open_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CLOCK) -> Storage:
+    """The namespace's storage, which knows its marker file. The first user says where it is, and that is recorded for
+    later ones."""
+    wanted = normalise_uri(asked) if asked else None
+    found = find(metadata, NamespaceKey())
+    record = _new_namespace(metadata, wanted, clock) if found is None else found.record
+    check_not_upgrading(record)
+    if wanted is not None and wanted != record.storage:
+        raise InvalidInput(
+            f"option 'storage' is {wanted}, but this ZooKeeper namespace keeps its files in {record.storage}: "
+            "leave the option out, or give the ZooKeeper address another chroot",
+            "LEDGER_STORAGE_CONFLICT",
+        )
+    if not record.marked:
+        record = finish_namespace(metadata, open_storage(record.storage), clock)
+    return open_storage(record.storage, names.marker_file(record.id))
+
+
+def check_not_upgrading(namespace: Namespace | None) -> None:
+    """Raises if only a part of the namespace has been brought over from an older format."""
+    if namespace is not None and namespace.upgrading:
+        raise Conflict(
+            "an upgrade of this namespace was begun and is not finished: wait for it; if it was interrupted, complete "
+            "it with 'pyspark-ledger namespace upgrade --yes' (docs/upgrading.md)",
+            "LEDGER_UPGRADING",
+        )
+
+
+def _new_namespace(metadata: Metadata, wanted: str | None, clock: Clock) -> Namespace:
+    """Makes the record, or finds the one that somebody else has made meanwhile."""
+    if wanted is None:
+        raise InvalidInput(
+            "this ZooKeeper namespace is new, and nothing says where its files go: set the option 'storage' (or "
+            "LEDGER_STORAGE) once, to a folder or a URI such as s3://bucket/prefix; later users need not",
+            "LEDGER_STORAGE_NOT_SET",
+        )
+    open_storage(wanted).prove_usable(names.probe_file(clock.new_id()))  # it cannot be changed afterwards
+    record = Namespace(wanted, clock.now_ms(), id=clock.new_id())
+    return Transactions(metadata, DEFAULT_LIMITS, clock).make(NamespaceKey(), record, "the namespace").record
+
+
+def finish_namespace(metadata: Metadata, storage: Storage, clock: Clock = SYSTEM_CLOCK) -> Namespace:
+    """Gives a namespace an id, a marker file in its root and the note that it is marked, as far as it lacks them. May
+    be called again, and by several at once. Its topics must be where they belong: if one of them has records, an empty
+    root is the wrong one.
+
+    :raises Unavailable: the root cannot be written, or is not the one with the files.
+    """
+    transactions = Transactions(metadata, DEFAULT_LIMITS, clock)
+    node = PlainNode(metadata, NamespaceKey(), _gone)
+
+    def with_id(record: Namespace) -> Namespace | None:
+        return None if record.id else replace(record, id=clock.new_id())
+
+    named = transactions.change(node, with_id, "the namespace's id")
+    if named.marked:
+        return named
+    _make_root(metadata, storage)
+    storage.replace(names.marker_file(named.id), _marker(named), names.probe_file(clock.new_id()))
+
+    def marked(record: Namespace) -> Namespace | None:
+        if record.id != named.id:
+            raise Conflict("the namespace was given another id meanwhile: try again")
+        return None if record.marked else replace(record, marked=True)
+
+    return transactions.change(node, marked, "the note that the namespace's root is marked")
+
+
+def _gone() -> NotFound:
+    return NotFound("the namespace's record is not in ZooKeeper: it was there a moment ago, and somebody deleted it")
+
+
+def _marker(namespace: Namespace) -> bytes:
+    """Says to a person what the file is. The same for whoever writes it."""
+    content = {
+        "what": "The storage root of a pyspark-ledger namespace. Without this file nobody writes here: leave it.",
+        "namespace": namespace.id.hex(),
+        "created": datetime.fromtimestamp(namespace.created_ms / 1000, UTC).isoformat(timespec="seconds"),
+    }
+    return json.dumps(content, indent=2).encode() + b"\n"
+
+
+def _make_root(metadata: Metadata, storage: Storage) -> None:
+    """The only time that it is made; version 0.1.0 made it with the first file."""
+    if storage.is_bare():
+        metadata.sync()
+        if _has_records(metadata):
+            raise storage.not_there("")
+        storage.make_folder("")
+
+
+def _has_records(metadata: Metadata) -> bool:
+    """Whether a topic has a commit, and so a file somewhere."""
+    keys = [key for key in metadata.children(TopicsKey()) if isinstance(key, TopicKey)]
+    found = [topic.record.uuid for topic in metadata.read_many(keys) if topic is not None]
+    heads = metadata.read_many([HeadKey(uuid) for uuid in found])
+    return any(head is not None and head.record.next_commit > 0 for head in heads)

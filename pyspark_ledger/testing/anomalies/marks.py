@@ -1,0 +1,82 @@
+"""What was acknowledged of the subscriptions of a topic, and where resets put them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from functools import cached_property
+
+from pyspark_ledger.base.position import Position
+from pyspark_ledger.testing.history import Acknowledge, Poll, Reset
+
+Before = Callable[[Position], int]  # how many records of the log lie before a position
+Life = tuple[str, int]  # subscription, and the revision since which its acknowledgements count
+
+
+class Marks:
+    """What was acknowledged of one life of a subscription, and when it was asked for."""
+
+    def __init__(self) -> None:
+        self.single: dict[int, float] = {}  # place in the log -> when
+        self._asked: list[float] = []
+        self._highest: list[int] = []  # everything before this place, at the time beside it
+
+    def add(self, ack: Acknowledge, before: Before) -> None:
+        """In the order of asking."""
+        for position in ack.positions:
+            self.single.setdefault(before(position), ack.asked_at)
+        upto = 0 if ack.upto is None else before(ack.upto)
+        self._asked.append(ack.asked_at)
+        self._highest.append(max(upto, self._highest[-1] if self._highest else 0))
+
+    def cumulative(self, at: float) -> int:
+        """Everything before this place was acknowledged at that time."""
+        count = bisect_right(self._asked, at)
+        return self._highest[count - 1] if count else 0
+
+    def first_missing(self, start: int, stop: int, at: float) -> int:
+        """The first place in [start, stop) that was not acknowledged at that time, else ``stop``."""
+        place = max(start, self.cumulative(at))
+        while place < stop and self.single.get(place, float("inf")) <= at:
+            place += 1
+        return min(place, stop)
+
+
+class Subscriptions:
+    """The subscriptions of a topic."""
+
+    def __init__(self, acks: list[Acknowledge], resets: Iterable[Reset], before: Before) -> None:
+        self._acks, self._before = acks, before
+        self.resets = [reset for reset in resets if reset.is_ok and reset.revision is not None]
+
+    @cached_property
+    def starts(self) -> dict[Life, Position]:
+        """(subscription, revision) -> where a reset put it."""
+        return {(reset.subscription, reset.revision or 0): reset.to for reset in self.resets}
+
+    @cached_property
+    def _kept(self) -> set[Life]:
+        return {(reset.subscription, reset.revision or 0) for reset in self.resets if reset.keeps_acks}
+
+    def life(self, subscription: str, revision: int) -> int:
+        """The revision since which acknowledgements still count: a skip keeps them, any other reset drops them."""
+        while (subscription, revision) in self._kept:
+            revision -= 1
+        return revision
+
+    @cached_property
+    def marks(self) -> dict[Life, Marks]:
+        """What was acknowledged, or may have been."""
+        found: dict[Life, Marks] = defaultdict(Marks)
+        for ack in self._acks:
+            if ack.told in ("ok", "unknown") and ack.moved is not False:
+                life = self.life(ack.subscription, ack.revision)
+                found[ack.subscription, life].add(ack, self._before)
+        return found
+
+    def first_unacknowledged(self, poll: Poll, start: int, stop: int) -> int:
+        """The first place in [start, stop) that was not acknowledged when a poll returned, else ``stop``."""
+        life = poll.subscription, self.life(poll.subscription, poll.revision)
+        at = poll.asked_at if poll.told_at is None else poll.told_at
+        return self.marks[life].first_missing(start, stop, at) if life in self.marks else start

@@ -1,0 +1,51 @@
+"""A ZooKeeper's nodes as they are, without the code under test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from kazoo.client import KazooClient
+from kazoo.security import CREATOR_ALL_ACL
+
+from pyspark_ledger.zk_metadata.session import split_connect_string
+
+Dump = dict[str, tuple[bytes, int, int]]  # path -> data, version, ephemeral owner
+
+
+@contextmanager
+def nodes_of(namespace: str, password: str | None = None) -> Iterator[tuple[KazooClient, str]]:
+    """A client, and the path of the namespace's root."""
+    servers, root = split_connect_string(namespace)
+    client = KazooClient(
+        servers,
+        auth_data=[("digest", password)] if password else None,
+        default_acl=CREATOR_ALL_ACL if password else None,
+    )
+    client.start()
+    try:
+        yield client, root
+    finally:
+        client.stop()
+        client.close()
+
+
+def put_nodes(namespace: str, nodes: Mapping[str, bytes], password: str | None = None) -> None:
+    """Makes nodes, given by paths below the namespace's root, parents first."""
+    with nodes_of(namespace, password) as (client, root):
+        client.ensure_path(root)
+        for path, data in nodes.items():
+            client.create(root + path, data)
+
+
+def dump(namespace: str, password: str | None = None) -> Dump:
+    """Every node of a namespace."""
+    found: Dump = {}
+    with nodes_of(namespace, password) as (client, root):
+        waiting = [""]
+        while waiting:
+            path = waiting.pop()
+            waiting += [f"{path}/{child}" for child in client.get_children(root + path)]
+            data, stat = client.get(root + path)
+            found[path] = data, stat.version, stat.ephemeralOwner
+    return found

@@ -1,0 +1,84 @@
+"""A real ZooKeeper is restored from a backup while processes that have seen its later state live on (I18)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pyspark_ledger import LedgerClient
+from pyspark_ledger.append.producer import Producer
+from pyspark_ledger.errors import DataLoss, Unavailable
+from pyspark_ledger.local.zookeeper import LocalZooKeeper
+from tests.support.query import eventually
+
+SCHEMA = pa.schema([pa.field("n", pa.int64())])
+
+
+def write(producer: Producer, *numbers: int) -> None:
+    for number in numbers:
+        producer.send({"n": number})
+        producer.flush()
+
+
+def read(client: LedgerClient) -> list[int]:
+    return [record["n"] for record in client.reader("t", end="latest")]
+
+
+class Backups:
+    """Of a server's data, taken while it is down."""
+
+    def __init__(self, server: LocalZooKeeper, data: Path, folder: Path) -> None:
+        self._server, self._data, self._folder = server, data, folder
+
+    def take(self) -> None:
+        self._server.kill()
+        shutil.copytree(self._data, self._folder)
+        self._server.restart()
+
+    def restore(self) -> None:
+        self._server.kill()
+        shutil.rmtree(self._data)
+        shutil.copytree(self._folder, self._data)
+        self._server.restart()
+
+
+def test_a_survivor_is_let_in_late_and_told_what_is_lost_and_a_repair_lets_everybody_go_on(tmp_path):
+    data, storage = tmp_path / "zookeeper", str(tmp_path / "storage")
+    with LocalZooKeeper(data_dir=data, fsync=False) as server:
+        backups = Backups(server, data, tmp_path / "backup")
+        with LedgerClient(server.address, storage, timeout_s=4.0) as survivor:
+            survivor.create_topic("t", SCHEMA)
+            old = survivor.producer("t")
+            write(old, 1)
+            backups.take()
+            write(old, 2, 3, 4)
+            backups.restore()
+
+            # The server is behind what this process has seen, and so refuses it: the error says so.
+            with pytest.raises(Unavailable, match=r"rolled back to a state that is older than what this process has"):
+                survivor.end("t")
+            # Another spelling is another connection: as a process that was started after the rollback.
+            with LedgerClient(server.address.replace("127.0.0.1", "localhost"), timeout_s=30.0) as newcomer:
+                new = newcomer.producer("t")
+                assert read(newcomer) == [1]
+                write(new, *range(10, 40))
+                eventually(lambda: _is_let_in(survivor))
+                with pytest.raises(DataLoss, match=r"LEDGER_SET_BACK.*commits were lost"):
+                    write(old, 50)
+                with pytest.raises(DataLoss, match=r"LEDGER_SET_BACK.*topics repair t"):
+                    write(new, 51)
+                assert read(newcomer) == [1, *range(10, 40)]
+                assert newcomer.accept_loss("t").records == 31
+                new.flush()
+                old.flush()
+                assert read(newcomer) == read(survivor) == [1, *range(10, 40), 51, 50]
+
+
+def _is_let_in(client: LedgerClient) -> bool:
+    try:
+        return client.topics() == ["t"]
+    except Unavailable:
+        return False
