@@ -7,6 +7,7 @@ from __future__ import annotations
 import pickle
 import random
 import threading
+import weakref
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -59,10 +60,11 @@ from pyspark_ledger.metadata.port import (
 from pyspark_ledger.metadata.records import Marker
 
 MAX_TRANSACTION_BYTES = 900_000
+CALL_TIMEOUT_S = 2.0  # how long a client waits for an answer
 _OP_BYTES = 150  # a path, and what is around it
 
-TransactFault = Literal["lost_before", "applied_then_lost", "delayed", "expired"]
-ReadFault = Literal["stale", "expired"]
+TransactFault = Literal["lost_before", "applied_then_lost", "delayed", "expired", "unavailable"]
+ReadFault = Literal["stale", "missing", "expired", "unavailable"]
 
 Value = Versioned[Any] | None
 Hint = Callable[[], None]
@@ -81,7 +83,10 @@ class Faults:
     - ``delayed``: the answer is unknown, and the server tries it at some later call of anybody.
     - ``stale_read``: this client sees the server as it was some transactions ago, until it syncs or, one
       transaction with each read, has caught up.
+    - ``missing_read``: the same, and as long ago that what is read was not there yet, if that is possible.
     - ``expired``: the session is gone: a read is Unavailable, a transaction (not applied) unknown.
+    - ``unavailable``: the server does not answer this call, nor any other for up to ``outage_s`` seconds. The session
+      lives on, so nothing is cleaned up.
     """
 
     def __init__(
@@ -92,7 +97,10 @@ class Faults:
         applied_then_lost: float = 0.0,
         delayed: float = 0.0,
         stale_read: float = 0.0,
+        missing_read: float = 0.0,
         expired: float = 0.0,
+        unavailable: float = 0.0,
+        outage_s: float = 0.0,
         max_delay: int = 8,
         max_lag: int = 8,
     ) -> None:
@@ -102,8 +110,15 @@ class Faults:
             "applied_then_lost": applied_then_lost,
             "delayed": delayed,
             "expired": expired,
+            "unavailable": unavailable,
         }
-        self._read_rates: dict[ReadFault, float] = {"stale": stale_read, "expired": expired}
+        self._read_rates: dict[ReadFault, float] = {
+            "stale": stale_read,
+            "missing": missing_read,
+            "expired": expired,
+            "unavailable": unavailable,
+        }
+        self._outage_s = outage_s
         self._max_delay = max_delay
         self._max_lag = max_lag
         self._next_transacts: deque[TransactFault | None] = deque()
@@ -122,6 +137,13 @@ class Faults:
         """Crash at the n-th transaction from now, counted from 1: before it is applied, or right after."""
         self._crash_at = (self.transacts + n, applied)
 
+    def stop(self) -> None:
+        """From now on nothing fails."""
+        self._transact_rates, self._read_rates = {}, {}
+        self._next_transacts.clear()
+        self._next_reads.clear()
+        self._crash_at = None
+
     # What follows is for the store.
 
     def of_transact(self) -> TransactFault | None:
@@ -134,11 +156,19 @@ class Faults:
             return self._next_reads.popleft()
         return self._draw(self._read_rates)
 
+    def of_sync(self) -> bool:
+        """Whether it is not answered."""
+        rate = self._read_rates.get("unavailable", 0.0)
+        return rate > 0.0 and self._random.random() < rate
+
     def delay(self) -> int:
         return self._random.randint(1, self._max_delay)
 
     def lag(self) -> int:
         return self._random.randint(1, self._max_lag)
+
+    def outage_s(self) -> float:
+        return self._random.uniform(0.0, self._outage_s)
 
     def crash_point(self, *, applied: bool) -> None:
         if self._crash_at == (self.transacts, applied):
@@ -171,6 +201,13 @@ class _History:
         self.times.append(time)
         self.values.append(value)
 
+    def last_missing(self) -> int | None:
+        """The last time at which it was not there; None if there is none."""
+        for at in range(len(self.values) - 1, -1, -1):
+            if self.values[at] is None:
+                return self.times[at + 1] - 1 if at + 1 < len(self.times) else self.times[at]
+        return self.times[0] - 1 if self.times else None
+
 
 @dataclass(eq=False)
 class Session:
@@ -192,6 +229,9 @@ class MemoryServer:
         self._ephemeral: dict[Key[Any], Session] = {}
         self._watches: dict[Key[Any], dict[tuple[MemoryMetadata, Hint], None]] = defaultdict(dict)
         self._hints: list[Hint] = []
+        self._clients: list[weakref.ref[MemoryMetadata]] = []
+        self._ever_ephemeral: set[Key[Any]] = set()
+        self.restored_at = 0  # what was before is a history that has ended
         self._keys[TopicsKey()].add(0, Versioned(Marker(), 0))
 
     def value(self, key: Key[Any], time: int) -> Value:
@@ -200,6 +240,30 @@ class MemoryServer:
 
     def below(self, key: Key[Any], time: int) -> list[Key[Any]]:
         return [child for child in self._below.get(key, ()) if self.value(child, time) is not None]
+
+    def last_missing(self, key: Key[Any]) -> int | None:
+        """The last time at which a key was not there."""
+        history = self._keys.get(key)
+        return None if history is None else history.last_missing()
+
+    def connected(self, client: MemoryMetadata) -> None:
+        self._clients = [known for known in self._clients if known() is not None]
+        self._clients.append(weakref.ref(client))
+
+    def restore(self, time: int) -> None:
+        """The server comes back from a backup of an earlier time. All sessions have ended, requests that were under way
+        are gone, and clients connect anew."""
+        with self.lock:
+            self._delayed.clear()
+            for client in [known() for known in self._clients]:
+                if client is not None:
+                    client.lose_session()
+            self.time += 1
+            self.restored_at = self.time
+            for key, history in list(self._keys.items()):
+                value = None if key in self._ever_ephemeral else history.at(time)
+                if value is not self.value(key, self.time):
+                    self._set(key, value)
 
     def holder(self, key: Key[Any]) -> Session | None:
         """Whose ephemeral record it is."""
@@ -216,7 +280,9 @@ class MemoryServer:
         for key, value in changes.items():
             if value is not self.value(key, self.time):
                 self._set(key, value)
-        self._ephemeral |= {op.key: session for op in ops if isinstance(op, Create) and op.ephemeral}
+        made: dict[Key[Any], Session] = {op.key: session for op in ops if isinstance(op, Create) and op.ephemeral}
+        self._ephemeral |= made
+        self._ever_ephemeral |= made.keys()
 
     def end(self, session: Session) -> None:
         """Ends a session, and deletes its ephemeral records."""
@@ -307,10 +373,19 @@ class MemoryServer:
 class MemoryMetadata(Metadata):
     """One client of a :class:`MemoryServer`."""
 
-    def __init__(self, server: MemoryServer, faults: Faults | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        server: MemoryServer,
+        faults: Faults | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        on_call: Callable[[], None] | None = None,
+    ) -> None:
+        """``on_call`` is called before every call is sent: it may wait, or raise Crash."""
         self._server = server
         self._faults = faults or Faults()
-        self._clock = clock  # nothing here takes time
+        self._clock = clock
+        self._on_call = on_call
+        self._down_until = 0.0
         self._floor = 0  # reads never go back behind this time
         self._behind = 0  # how many transactions this client lags
         self._closed = False
@@ -318,6 +393,7 @@ class MemoryMetadata(Metadata):
         self._connections = 1
         self._chores = Chores(clock, background=False)
         self._crashed = False
+        server.connected(self)
 
     @property
     def chores(self) -> Chores:
@@ -337,9 +413,10 @@ class MemoryMetadata(Metadata):
 
     def read(self, key: Key[R], on_change: Hint | None = None) -> Versioned[R] | None:
         with _Call(self) as server:
+            seen = self._seen(key)
             if on_change is not None:
                 server.watch(self, key, on_change)
-            found = server.value(key, self._seen())
+            found = server.value(key, seen)
             own = server.holder(key) is self._session
             return None if found is None else cast("Versioned[R]", replace(found, own=own))
 
@@ -348,10 +425,12 @@ class MemoryMetadata(Metadata):
 
     def children(self, key: AnyKey) -> list[AnyKey]:
         with _Call(self) as server:
-            return cast("list[AnyKey]", sorted(server.below(key, self._seen()), key=_order))
+            return cast("list[AnyKey]", sorted(server.below(key, self._seen(key)), key=_order))
 
     def sync(self) -> None:
         with _Call(self) as server:
+            if self._faults.of_sync():
+                self._go_down()
             self._floor, self._behind = server.time, 0
 
     def transact(self, ops: Sequence[Op]) -> None:
@@ -385,7 +464,21 @@ class MemoryMetadata(Metadata):
                 server.delay(ops, self._faults.delay(), self._session)
             case "expired":
                 self._expire()
+            case "unavailable":
+                self._go_down()
         raise OutcomeUnknown(f"the answer to a transaction was lost ({fault})")
+
+    def _go_down(self) -> NoReturn:
+        self._down_until = self._clock.monotonic() + self._faults.outage_s()
+        raise Unavailable("the server does not answer; the session lives")
+
+    def _begin_call(self) -> None:
+        """Before a call is sent."""
+        if self._on_call is not None:
+            self._on_call()
+        if self._clock.monotonic() < self._down_until:
+            self._clock.sleep(min(CALL_TIMEOUT_S, self._down_until - self._clock.monotonic()))
+            raise Unavailable("the server still does not answer; the session lives")
 
     def close(self) -> None:
         if not self._closed:
@@ -393,17 +486,23 @@ class MemoryMetadata(Metadata):
                 server.end(self._session)
                 self._closed = True
 
-    def _seen(self) -> int:
+    def _seen(self, key: Key[Any]) -> int:
         """The time of the state that a read sees."""
         match self._faults.of_read():
             case "stale":
                 self._behind = self._faults.lag()
+            case "missing":
+                missing = self._server.last_missing(key)
+                if missing is not None:
+                    self._behind = self._server.time - missing
+            case "unavailable":
+                self._go_down()
             case "expired":
                 self._expire()
                 raise Unavailable("the session has expired")
             case None:
                 self._behind = max(0, self._behind - 1)
-        return max(self._floor, self._server.time - self._behind)
+        return max(self._floor, self._server.restored_at, self._server.time - self._behind)
 
     def expire(self) -> None:
         """The server ends the session, as after a long pause; the next one begins by itself."""
@@ -415,6 +514,11 @@ class MemoryMetadata(Metadata):
         self._server.end(self._session)
         self._session = Session()
         self._connections += 1
+
+    def lose_session(self) -> None:
+        """The server has come back without its sessions."""
+        if not self._closed:
+            self._expire()
 
     def reconnect(self) -> None:
         """The connection is lost and made again, as when the server restarts; the session stays."""
@@ -431,8 +535,10 @@ class _Call:
         self._server = client._server
 
     def __enter__(self) -> MemoryServer:
-        if self._client._crashed and not self._by_server:
-            raise Crash("this process is dead")
+        if not self._by_server:
+            if self._client._crashed:
+                raise Crash("this process is dead")
+            self._client._begin_call()
         self._server.lock.acquire()
         if self._client._closed:
             self._server.lock.release()
