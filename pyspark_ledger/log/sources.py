@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 
 from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.log import scan
@@ -23,6 +22,7 @@ class ReadSource:
 
     def __init__(self, log: Log, view: View, generation: Generation | None = None, base: Position = EARLIEST) -> None:
         self._log, self._view, self._generation, self._base = log, view, generation, base
+        self._loaded: CompactedLedger | None = None
 
     def slices(self, start: Position, end: Position) -> Iterator[Slice]:
         """What lies in [start, end), in order. Lazy: a limited read loads only the index files it needs."""
@@ -60,10 +60,13 @@ class ReadSource:
         assert isinstance(piece, CompactedSlice)
         return self._compacted.position(piece, piece.stop)
 
-    @cached_property
+    @property
     def _compacted(self) -> CompactedLedger:
+        # No cached_property: Python 3.11 computes those of all objects under one lock, and this reads from storage.
         assert self._generation is not None
-        return CompactedLedger(self._log.files, self._generation)
+        if self._loaded is None:
+            self._loaded = CompactedLedger(self._log.files, self._generation)
+        return self._loaded
 
 
 def _rows_that_fit(piece: Slice, rows_left: int, bytes_left: int, *, at_least: int) -> int:

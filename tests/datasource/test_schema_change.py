@@ -180,7 +180,7 @@ def test_a_running_query_stops_by_name_and_goes_on_with_the_column_when_it_is_lo
     query.processAllAvailable()
     widen(namespace_of(client).log("t"), 2)
     with pytest.raises(StreamingQueryException, match="LEDGER_SCHEMA_CHANGED"):
-        query.processAllAvailable()
+        query.awaitTermination(60)
     query = start()
     query.processAllAvailable()
     query.stop()

@@ -1,0 +1,214 @@
+"""One history: bad times, then good ones in which everybody must get on, then a look at everything."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import SimpleNamespace
+from unittest.mock import patch
+
+from pyspark_ledger.base.names import staged_file
+from pyspark_ledger.base.position import Position
+from pyspark_ledger.cursors import consumer as consumers
+from pyspark_ledger.cursors.node import CursorNode
+from pyspark_ledger.datasource import planning
+from pyspark_ledger.errors import LedgerError
+from pyspark_ledger.lifecycle import gc
+from pyspark_ledger.log.namespace import OpenNamespace
+from pyspark_ledger.log.reader import Reader, Record
+from pyspark_ledger.metadata import ephemeral
+from pyspark_ledger.metadata.port import CompactorKey, OwnerKey, PartKey, PinKey, ReviserKey, RootKey
+from pyspark_ledger.testing.checker import Report, check
+from pyspark_ledger.testing.disk import MemoryStorage
+from pyspark_ledger.testing.history import Event, FinalFiles, FinalLog, FinalTokens, Row, merge
+from pyspark_ledger.testing.recorder import MemoryRecorder
+from pyspark_ledger.testing.schedule import TurnLock
+from pyspark_ledger.tokens.tokens import Tokens
+from tests.simulation.keepers import BadLuck, Cleaner, CompactionLooker, Compactor
+from tests.simulation.process import Process, Ticks
+from tests.simulation.readers import CompactedQuery, Follower, Query, StateReader, SubscribedQuery
+from tests.simulation.stage import GRACE_S, LOG, OUT, SUBSCRIPTIONS, TABLE, Stage
+from tests.simulation.subscribers import Looker, Resetter, Subscriber
+from tests.simulation.writers import GROUP, BatchWriter, RecordWriter, Spender, TableWriter, Writer, table_row
+
+BAD_TIMES_S = 25.0
+GOOD_TIMES_S = 120.0  # time enough for everything that waits for a time-out
+SCENES: dict[str, list[type[Process]]] = {
+    "the log": [Writer, BatchWriter, RecordWriter, Follower, Query, Cleaner],
+    "queries with a subscription": [BatchWriter, SubscribedQuery, SubscribedQuery, Resetter, Looker, Cleaner],
+    "consumers": [Writer, Subscriber, Subscriber, Resetter, Looker, Cleaner],
+    "a table": [TableWriter, TableWriter, Compactor, Compactor, StateReader, CompactedQuery, CompactionLooker, Cleaner],
+    "tokens": [Writer, Spender, Spender, Cleaner],
+    "everybody": [
+        Writer, BatchWriter, RecordWriter, TableWriter, Follower, Query, SubscribedQuery, Subscriber, Resetter, Looker,
+        Compactor, StateReader, CompactedQuery, CompactionLooker, Spender, Cleaner,
+    ],
+}  # fmt: skip
+TROUBLES = (0.0, 0.01, 0.03, 0.1)
+
+
+class Failure(Exception):
+    """Something is wrong with the log, or with a process that should have got on."""
+
+
+class Play:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.stage = Stage(seed)
+        chance = self.stage.chance
+        self.scene = chance.choice(list(SCENES))
+        self.trouble = chance.choice(TROUBLES)
+        self.troubled, self.ending = True, False
+        self.events: dict[tuple[str, int], Event] = {}
+        self.ticks = Ticks(self.stage.schedule, seed)
+        self._open = ExitStack()
+        self.sessions: dict[str, OpenNamespace] = {}  # by address: the queries'
+        self.damaged: dict[str, bytes] = {}
+        self._ever_damaged: set[str] = set()
+        self.cast: list[Process] = [
+            kind(self, f"{kind.__name__.lower()}-{number}") for number, kind in enumerate(SCENES[self.scene], 1)
+        ]
+
+    def run(self) -> Report:
+        with self.turns():
+            try:
+                self.bad_times()
+                self.good_times()
+                self.the_end()
+            finally:
+                self.stage.schedule.end()
+            self.look_at_everything()
+        return check(merge(self.events.values()))
+
+    def mount(self, storage: MemoryStorage) -> None:
+        self._open.enter_context(storage.mounted())
+
+    def turns(self) -> ExitStack:
+        """Locks that a process holds while another one has its turn would stop everybody."""
+        stack = self._open
+        for module in (ephemeral, consumers):
+            stack.enter_context(
+                patch.object(module, "threading", SimpleNamespace(RLock=lambda: TurnLock(self.stage.schedule)))
+            )
+        stack.enter_context(patch.object(planning, "shared_namespace", lambda address, *_: self.sessions[address]))
+        return stack
+
+    # -- the acts ------------------------------------------------------------------------------------------------
+
+    def bad_times(self) -> None:
+        luck = BadLuck(self, "bad luck")
+        for process in self.cast:
+            self.stage.schedule.start(process.name, process.live)
+        if self.trouble:
+            self.stage.schedule.start(luck.name, luck.live)
+        self.stage.schedule.wait(BAD_TIMES_S)
+
+    def good_times(self) -> None:
+        """Nothing fails any more. Everybody must do something within the time, and when nobody writes any more,
+        everybody who follows must come to the end."""
+        self.troubled = False
+        for path in list(self.damaged):
+            self.mend(path)
+        for process in self.cast:
+            process.calm()
+        self.stage.server.deliver_delayed()
+        began = self.stage.schedule.now
+        self.stage.schedule.wait(GOOD_TIMES_S / 2)
+        stuck = [process for process in self.cast if process.done_at < began]
+        if stuck:
+            raise Failure("; ".join(f"{each.name} does not get on, it was told {each.told}" for each in stuck))
+        self.ending = True
+        for process in self.cast:
+            process.stopped = process.stopped or process.writes
+        self.stage.schedule.wait(GOOD_TIMES_S / 2)
+        late = [process for process in self.cast if not process.caught_up()]
+        if late:
+            raise Failure("; ".join(f"{each.name} never came to the end, it was told {each.told}" for each in late))
+
+    def the_end(self) -> None:
+        for process in self.cast:
+            process.stopped = True
+        self.stage.schedule.wait(60.0)
+
+    def attempt_to_leave(self, process: Process) -> None:
+        try:
+            process.leave()
+            process.metadata.chores.close(connected=True)
+        except LedgerError as error:
+            raise Failure(f"{process.name} cannot leave: {error}") from error
+        process.metadata.close()
+
+    # -- what is asked meanwhile -----------------------------------------------------------------------------------
+
+    def is_end(self, topic: str, position: Position) -> bool:
+        """Whether nothing of a topic comes after a position."""
+        return not list(Reader(self.stage.log(topic), position, "latest"))
+
+    def mark(self, subscription: str) -> bool:
+        """Whether everything is acknowledged."""
+        log = self.stage.log(LOG)
+        cursor = CursorNode(log, subscription).refresh(sync=True)
+        return cursor.ordinal == log.view().head.records
+
+    def damage(self, path: str, before: bytes) -> None:
+        self.damaged[path] = before
+        self._ever_damaged.add(path)
+
+    def mend(self, path: str) -> None:
+        before = self.damaged.pop(path, None)
+        if before is not None and path in self.stage.disk.files():
+            self.stage.disk.put(path, before)
+
+    def is_damaged(self, error: str) -> bool:
+        """Whether an error names a file that was damaged."""
+        return any(path in error for path in self._ever_damaged)
+
+    # -- in the end ------------------------------------------------------------------------------------------------
+
+    def look_at_everything(self) -> None:
+        self.nothing_is_left_standing()
+        recorder = MemoryRecorder(self.events, "the end", self.ticks)
+        for topic in (LOG, TABLE, OUT):
+            rows = tuple(final_row(topic, record) for record in Reader(self.stage.log(topic), "earliest", "latest"))
+            recorder.saw(FinalLog(topic=topic, rows=rows))
+            self.no_file_is_left(topic, recorder)
+        tokens = Tokens(self.stage.log(LOG), GROUP)
+        minted = [record.token for record in Reader(self.stage.log(LOG), "earliest", "latest") if record.token]
+        present = tokens.present(minted) if minted else []
+        there = tuple(token for token, is_there in zip(minted, present, strict=True) if is_there)
+        recorder.saw(FinalTokens(topic=LOG, group=GROUP, present=there))
+
+    def nothing_is_left_standing(self) -> None:
+        """I16: no flag, no lock, no owner of a process that is gone."""
+        for topic in self.stage.topics.values():
+            metadata = self.stage.log(LOG).metadata
+            kinds = (OwnerKey, ReviserKey, PinKey, CompactorKey)
+            parts = [key for key in metadata.children(RootKey(topic.uuid)) if isinstance(key, PartKey)]
+            left = [key for part in parts for key in metadata.children(part) if isinstance(key, kinds)]
+            if left:
+                raise Failure(f"left standing: {left}")
+        for name in SUBSCRIPTIONS:
+            cursor = CursorNode(self.stage.log(LOG), name).refresh(sync=True)
+            if cursor.reviser:
+                raise Failure(f"subscription '{name}' is still under revision by {cursor.reviser}")
+
+    def no_file_is_left(self, topic: str, recorder: MemoryRecorder) -> None:
+        """The leak oracle: when gc has had its time, there is no file that nothing names."""
+        for _ in range(4):
+            gc.collect(self.stage.log(topic))
+            self.stage.schedule.now += GRACE_S
+        gc.collect(self.stage.log(topic))
+        log = self.stage.log(topic)
+        files = gc._references(log, log.refresh(sync=True))
+        uuid = self.stage.topics[topic].uuid
+        named = {staged_file(uuid, file.epoch, file.uid) for file in files}
+        present = {path for path in self.stage.disk.files() if path.startswith(f"{uuid}/")}
+        recorder.saw(FinalFiles(topic=topic, named=tuple(sorted(named)), present=tuple(sorted(present))))
+        staged = {path for path in present - named if "/" in path.removeprefix(f"{uuid}/")}
+        if staged:
+            raise Failure(f"files of '{topic}' that nothing names: {sorted(staged)}")
+
+
+def final_row(topic: str, record: Record) -> Row:
+    if topic == TABLE:
+        return table_row(record["k"], record["n"], record.position)
+    return Row(str(record["n"]), record.position)

@@ -1,0 +1,154 @@
+"""Who follows a subscription from Python, and who moves it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark_ledger.base.position import Position
+from pyspark_ledger.cursors.consumer import Consumer, Message
+from pyspark_ledger.cursors.handle import CursorHandle, ResetResult
+from pyspark_ledger.cursors.node import CursorNode
+from pyspark_ledger.errors import OutcomeUnknown
+from pyspark_ledger.log.reader import Reader
+from pyspark_ledger.testing.history import Acknowledge, CursorSeen, Poll, Reset, Row
+from tests.simulation.process import Process
+from tests.simulation.stage import LOG, SUBSCRIPTIONS
+
+
+class Subscriber(Process):
+    """Receives, acknowledges in any order, has some redelivered, leaves and comes back."""
+
+    subscription = "shared"
+    thinks_s = 0.1
+
+    def begin(self) -> None:
+        self.roles = getattr(self, "roles", 0) + 1
+        self.held: list[Message] = []
+        self.idle = False
+        self.consumer: Consumer | None = Consumer(self.log(LOG, watch=True), self.subscription, "failover")
+
+    def common(self) -> dict[str, str]:
+        return {"topic": LOG, "subscription": self.subscription, "role": f"consumer {self.roles}"}
+
+    def step(self) -> None:
+        assert self.consumer is not None
+        if self.play.ending:
+            return self.finish(self.consumer)
+        acts = [self.receive] * 5 + [self.acknowledge] * 4 + [self.acknowledge_all, self.refuse, self.come_back]
+        self.stage.chance.choice(acts)(self.consumer)
+        return None
+
+    def finish(self, consumer: Consumer) -> None:
+        """When nobody writes any more: everything is handled in the end."""
+        for _ in range(50):
+            self.receive(consumer)
+            if self.idle:
+                break
+        while self.held:
+            self.acknowledge(consumer)
+        consumer.flush()
+
+    def receive(self, consumer: Consumer) -> None:
+        with self.recorder.asking(Poll(**self.common())) as call:
+            message = consumer.receive(timeout_s=0.0)
+            self.idle = message is None
+            if message is not None:
+                self.held.append(message)
+                again = message.delivery_count > 1
+                row = Row(str(message["n"]), message.position)
+                call.ok(rows=(row,), revision=message.revision, epoch=message.epoch, again=again)
+            else:
+                call.refused("nothing came")
+
+    def acknowledge(self, consumer: Consumer) -> None:
+        if self.held:
+            message = self.held.pop(self.stage.chance.randrange(len(self.held)))
+            event = Acknowledge(positions=(message.position,), revision=message.revision, **self.common())
+            with self.recorder.asking(event) as call:
+                call.ok(moved=None if consumer.acknowledge(message) else False)
+
+    def acknowledge_all(self, consumer: Consumer) -> None:
+        if self.held and self.stage.happens(0.3):
+            message = max(self.held, key=lambda message: message.ordinal)
+            at = message.position
+            upto = Position(at.ledger, at.entry, at.index + 1)
+            with self.recorder.asking(Acknowledge(upto=upto, revision=message.revision, **self.common())) as call:
+                call.ok(moved=None if consumer.acknowledge_cumulative(message) else False)
+            self.held = []
+
+    def refuse(self, consumer: Consumer) -> None:
+        if self.held:
+            consumer.negative_acknowledge(self.held.pop())
+
+    def come_back(self, consumer: Consumer) -> None:
+        if self.stage.happens(0.2):
+            self.leave()
+            self.begin()
+
+    def leave(self) -> None:
+        consumer, self.consumer = self.consumer, None
+        if consumer is not None:
+            consumer.close()
+
+    consumer = None
+
+    def caught_up(self) -> bool:
+        return self.play.mark(self.subscription)
+
+
+class Resetter(Process):
+    """Moves subscriptions from outside, to anywhere; what it does not know the outcome of it repeats."""
+
+    thinks_s = 2.0
+
+    def begin(self) -> None:
+        self.target = self.log(LOG)
+        self.doubtful: tuple[str, str, Any, bytes] | None = None
+
+    def step(self) -> None:
+        if self.play.ending:
+            return
+        if self.doubtful is None:
+            how = self.stage.chance.choice(["reset", "reset", "reset", "skip", "clear_backlog", "rewind", "redeliver"])
+            name = self.stage.chance.choice(sorted(SUBSCRIPTIONS))
+            to = self.anywhere() if how == "reset" else self.stage.chance.randint(0, 5)
+            self.doubtful = how, name, to, self.clock.new_id()
+        how, name, to, operation = self.doubtful
+        event = Reset(topic=LOG, subscription=name, keeps_acks=how in ("skip", "rewind", "redeliver"))
+        try:
+            with self.recorder.asking(event) as call:
+                done = self.move(CursorHandle(self.target, name), how, to, operation)
+                call.ok(to=done.position, revision=done.revision)
+        except OutcomeUnknown:
+            raise
+        except BaseException:
+            self.doubtful = None
+            raise
+        self.doubtful = None
+
+    def anywhere(self) -> str:
+        if self.stage.happens(0.5):
+            return self.stage.chance.choice(["earliest", "latest"])
+        known = [record.position for record in Reader(self.target, "earliest", "latest")]
+        return str(self.stage.chance.choice(known)) if known else "latest"
+
+    def move(self, handle: CursorHandle, how: str, to: Any, operation: bytes) -> ResetResult:
+        if how == "reset":
+            return handle.reset(to, operation_id=operation)
+        if how == "skip":
+            return handle.skip(to, operation_id=operation)
+        done: ResetResult = getattr(handle, how)(operation_id=operation)
+        return done
+
+
+class Looker(Process):
+    """Looks at the subscriptions. Nothing happens to it but time."""
+
+    thinks_s = 1.0
+
+    def step(self) -> None:
+        self.faults.stop()
+        for name in SUBSCRIPTIONS:
+            with self.recorder.asking(CursorSeen(topic=LOG, subscription=name)) as call:
+                cursor = CursorNode(self.log(LOG), name).refresh(sync=True)
+                call.ok(revision=cursor.revision, mark_delete=cursor.mark_delete)
