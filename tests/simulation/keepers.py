@@ -46,7 +46,14 @@ class BadLuck(Process):
             schedule.wait(self.stage.some_time(self.thinks_s))
             if self.play.troubled:
                 self.stage.chance.choice(
-                    [self.end_a_session, self.kill_somebody, self.jump, self.damage, self.fill_a_disk, self.cut_the_power]
+                    [
+                        self.end_a_session,
+                        self.kill_somebody,
+                        self.jump,
+                        self.damage,
+                        self.fill_a_disk,
+                        self.cut_the_power,
+                    ]
                 )()
 
     def somebody(self) -> Process:

@@ -113,7 +113,7 @@ class Play:
         self.stage.server.deliver_delayed()
         began = self.stage.schedule.now
         self.stage.schedule.wait(GOOD_TIMES_S / 2)
-        stuck = [process for process in self.cast if process.done_at < began]
+        stuck = [process for process in self.cast if not process.gets_on(began)]
         if stuck:
             raise Failure("; ".join(f"{each.name} does not get on, it was told {each.told}" for each in stuck))
         self.ending = True
@@ -127,7 +127,10 @@ class Play:
     def the_end(self) -> None:
         for process in self.cast:
             process.stopped = True
-        self.stage.schedule.wait(60.0)
+        self.stage.schedule.wait(30.0)
+        for process in self.cast:  # who still waits for its turn
+            process.kill()
+        self.stage.schedule.wait(30.0)
 
     def attempt_to_leave(self, process: Process) -> None:
         try:

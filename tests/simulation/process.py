@@ -47,6 +47,10 @@ class Process:
     def leave(self) -> None:
         """In the end: gives back what it holds."""
 
+    def gets_on(self, since: float) -> bool:
+        """Whether it has done something since then, or waits for somebody who has."""
+        return self.done_at >= since
+
     def caught_up(self) -> bool:
         return True
 

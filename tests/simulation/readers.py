@@ -120,9 +120,15 @@ class Query(Process):
             topic=self.topic, subscription=self.subscription, revision=said["rev"],
             upto=Position.parse(said["pos"]), role=f"query {self.queries}",
         )  # fmt: skip
+        refusal: LedgerError | None = None
         with self.recorder.asking(event) as asked:
-            answer = call()
-            asked.ok()
+            try:
+                answer = call()
+                asked.ok()
+            except LedgerError as error:  # of what was asked for; the acknowledgement may have been written before
+                refusal = error
+        if refusal is not None:
+            raise refusal
         return answer
 
     def read_batch(self) -> None:
@@ -180,6 +186,9 @@ class SubscribedQuery(Query):
 
     subscription = "followed"
 
+    def gets_on(self, since: float) -> bool:
+        return any(each.done_at >= since for each in self.play.cast if isinstance(each, SubscribedQuery))
+
     def step(self) -> None:
         super().step()
         if self.stage.happens(0.05) and not self.play.ending:
@@ -189,7 +198,7 @@ class SubscribedQuery(Query):
             self.begin()
 
     def caught_up(self) -> bool:
-        return self.play.mark("followed") or super().caught_up()
+        return any(Query.caught_up(each) for each in self.play.cast if isinstance(each, SubscribedQuery))
 
 
 class CompactedQuery(Query):

@@ -22,16 +22,23 @@ class Subscriber(Process):
     thinks_s = 0.1
 
     def begin(self) -> None:
+        self.consumer: Consumer | None = None
+
+    def attach(self) -> Consumer:
         self.roles = getattr(self, "roles", 0) + 1
         self.held: list[Message] = []
         self.idle = False
-        self.consumer: Consumer | None = Consumer(self.log(LOG, watch=True), self.subscription, "failover")
+        return Consumer(self.log(LOG, watch=True), self.subscription, "failover")
+
+    def gets_on(self, since: float) -> bool:
+        return any(each.done_at >= since for each in self.play.cast if isinstance(each, Subscriber))
 
     def common(self) -> dict[str, str]:
         return {"topic": LOG, "subscription": self.subscription, "role": f"consumer {self.roles}"}
 
     def step(self) -> None:
-        assert self.consumer is not None
+        if self.consumer is None:
+            self.consumer = self.attach()
         if self.play.ending:
             return self.finish(self.consumer)
         acts = [self.receive] * 5 + [self.acknowledge] * 4 + [self.acknowledge_all, self.refuse, self.come_back]
@@ -83,7 +90,6 @@ class Subscriber(Process):
     def come_back(self, consumer: Consumer) -> None:
         if self.stage.happens(0.2):
             self.leave()
-            self.begin()
 
     def leave(self) -> None:
         consumer, self.consumer = self.consumer, None
