@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
 from pyspark_ledger.base import names
@@ -43,6 +44,7 @@ class Faults:
     def run(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         following = time.monotonic()
+        self._kill_drivers_soon(min(seconds / 3, 30.0))
         while (now := time.monotonic()) < deadline:
             self._end_due(now)
             for process in self.cast:
@@ -52,6 +54,11 @@ class Faults:
                 self._draw()
                 following = now + self.chance.uniform(0.5, 3.0)
             time.sleep(0.05)
+
+    def _kill_drivers_soon(self, seconds: float) -> None:
+        """So that batches are replayed also in a short run."""
+        for driver in (each for each in self.cast if each.is_driver):
+            self._later(driver.name, self.chance.uniform(0, seconds), partial(self._kill, driver))
 
     def end_all(self) -> None:
         while self._ends:
@@ -77,6 +84,9 @@ class Faults:
         """It has begun."""
         self.counts[kind] += 1
         self.say(f"{what}, for {seconds:.1f} s")
+        self._later(target, seconds, end)
+
+    def _later(self, target: str, seconds: float, end: Callable[[], None]) -> None:
         self._busy.add(target)
         heapq.heappush(self._ends, (time.monotonic() + seconds, next(self._numbers), target, end))
 
@@ -86,11 +96,16 @@ class Faults:
         now = time.monotonic()
         free = [each for each in self.cast if each.name not in self._busy and (roles is None or each.role in roles)]
         free = [each for each in free if not each.is_driver or now - self._rested.get(each.name, 0.0) > DRIVERS_REST_S]
+        if not free:
+            return None
         # Drivers are few and do most of the work, so their turn comes more often.
-        return self.chance.choices(free, [4 if each.is_driver else 1 for each in free])[0] if free else None
+        process = self.chance.choices(free, [5 if each.is_driver else 1 for each in free])[0]
+        process.await_question(1.0)
+        time.sleep(self.chance.uniform(0, 0.02))
+        return process
 
-    def _kill(self) -> None:
-        process = self._process()
+    def _kill(self, process: Process | None = None) -> None:
+        process = process or self._process()
         if process is not None:
             process.kill()
             seconds = self.chance.choice([0.0, self.chance.uniform(0, 2), process.session_s + 2])
@@ -179,19 +194,24 @@ class Faults:
             self._begin("full disk", "disk", self.chance.uniform(1, 6), what, self.disk.free)
 
     def _damage(self) -> None:
-        """Only a file that is named is whole, and can be put back as it was. Readers follow the end: so a new one."""
+        """Only a file that is named is whole, and can be put back as it was. Most readers follow the end: so it is one
+        of the last entries, or any file, of an index or of a generation too."""
         if self._busy & {"disk", "zookeeper"}:
             return
         topic = self.chance.choice([ORDERS, ORDERS, COPIES, JOBS])
         try:
             log = namespace_of(self.client).log(topic)
-            found = dict.fromkeys(gc._references(log, log.refresh(sync=True)))
+            view = log.refresh(sync=True)
+            if self.chance.random() < 0.7:
+                found = [entry.file for commit in view.open_commits for entry in log.entries(commit)][-3:]
+            else:
+                found = list(gc._references(log, view))
         except LedgerError:
             return
         files = [self.disk.storage / names.staged_file(log.topic.uuid, file.epoch, file.uid) for file in found]
-        newest = [file for file in files if file.exists()][-20:]
-        if newest:
-            file = self.chance.choice(newest)
+        there = [file for file in files if file.exists()]
+        if there:
+            file = self.chance.choice(there)
             how = self.disk.damage(file, self.chance)
-            seconds, what = self.chance.uniform(1, 5), f"{file.name} of {topic}: {how}"
+            seconds, what = self.chance.uniform(2, 8), f"{file.name} of {topic}: {how}"
             self._begin("damaged file", "disk", seconds, what, lambda: self.disk.restore(file))

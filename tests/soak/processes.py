@@ -60,6 +60,14 @@ class Process:
     def _log(self) -> Path:
         return self.world.path("logs", f"{self.name}.{self.starts}.log")
 
+    def await_question(self, seconds: float) -> None:
+        """Until it has asked something and waits for the answer, which is when a fault matters most. Most of its time
+        it does nothing."""
+        file = self.world.path("histories", f"history-{self.name}.{self.starts}.jsonl")
+        size, deadline = _size(file), time.monotonic() + seconds
+        while not self.is_driver and _size(file) == size and time.monotonic() < deadline:
+            time.sleep(0.001)
+
     # -- what happens to it ------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
@@ -136,6 +144,10 @@ class Process:
             if process is not None:
                 _end(process)
         self.running = self.zombie = None
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
 
 
 def _session(leader: int) -> list[int]:

@@ -356,6 +356,8 @@ def note(file: Path, what: object) -> None:
 class Looker(Role):
     """Looks at the subscriptions and at the compaction."""
 
+    pause_s = 0.8
+
     def step(self) -> None:
         for name in (FOLLOW, WORK):
             with self.recorder.asking(CursorSeen(topic=ORDERS, subscription=name)) as call:
