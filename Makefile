@@ -11,7 +11,7 @@ PROTOS := pyspark_ledger/zk_metadata/records pyspark_ledger/zk_metadata/format1
 GRPCIO_TOOLS = $(shell sed -n 's/^proto = \["\(.*\)"\]/\1/p' pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test core spark lint coverage bench soak proto wheel clean
+.PHONY: help setup java demo test core spark lint coverage bench search soak proto wheel clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -87,8 +87,15 @@ coverage: setup ## lines and branches of the core that its tests pass; under 90 
 bench: setup ## measure
 	$(PY) -m benchmarks.run
 
-soak: setup ## the long runs, and properties and state machines with new random examples, twenty times as many
+search: setup ## properties and state machines with new random examples, twenty times as many, and the long tests
 	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-search} $(PY) -m pytest -m "soak or hypothesis" -n $(WORKERS) --timeout 0
+
+# How long faults last, and which: the same seed draws the same faults. Without one a random one is drawn and printed.
+SECONDS ?= 600
+SEED ?=
+
+soak: setup ## real processes under real faults for SECONDS=600, drawn from SEED, and then the checker
+	$(PY) -m tests.soak --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 proto: ## generate the protobuf code again, with the oldest protoc that is supported
 	test -x $(VENV)/proto/bin/python || $(PYTHON) -m venv $(VENV)/proto

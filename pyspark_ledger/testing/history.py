@@ -140,12 +140,15 @@ class Reset(Event):
         to: where to; in the answer, where it is now.
         revision: told: the new one.
         keeps_acks: what was acknowledged one by one after the new position stays so, as after a skip.
+        repeated: the call was repeated, with the same operation id, until it was answered: then ``to`` is where the
+            subscription was by that time, which may be after where the reset had put it.
     """
 
     subscription: str = ""
     to: Position = EARLIEST
     revision: int | None = None
     keeps_acks: bool = False
+    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

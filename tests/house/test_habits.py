@@ -79,11 +79,18 @@ def commands(job: str) -> list[str]:
 
 
 def test_the_workflow_has_the_jobs_that_it_must_have():
-    assert JOBS.keys() == {"lint", "core", "spark", "coverage", "soak"}
+    assert JOBS.keys() == {"lint", "core", "spark", "coverage", "search", "soak"}
     assert WORKFLOW["permissions"] == {"contents": "read"}
     assert {"push", "pull_request", "schedule"} <= WORKFLOW[True].keys()  # YAML takes the word "on" for true
-    assert JOBS["soak"]["env"] == {"HYPOTHESIS_PROFILE": "search"}
-    assert "schedule" in JOBS["soak"]["if"]
+    assert JOBS["search"]["env"] == {"HYPOTHESIS_PROFILE": "search"}
+    assert JOBS["soak"]["env"].keys() == {"SECONDS"}
+    assert all("schedule" in JOBS[job]["if"] for job in ("search", "soak"))
+
+
+def test_soak_takes_its_time_and_its_faults_from_the_command_line():
+    assert re.search(r"^SECONDS \?= 600$", MAKEFILE, re.M)
+    assert re.search(r"^SEED \?=$", MAKEFILE, re.M)
+    assert recipe("soak") == ["$(PY) -m tests.soak --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))"]
 
 
 @pytest.mark.parametrize("job", JOBS)

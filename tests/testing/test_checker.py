@@ -330,6 +330,32 @@ def test_a_reader_may_leave_out_what_a_skip_kept_acknowledged():
     assert check(edit(events, Reset, change={"keeps_acks": False})).names == {"poll skip", "unseen"}
 
 
+def test_what_a_skip_has_passed_over_is_not_unseen_and_what_lies_behind_it_is():
+    told = Story()
+    for n in range(8):
+        told.send("p", f"v{n}")
+    told.poll("c", 0, 2, subscription="s")
+    told.add(Reset(subscription="s", to=told.at(4), revision=1, keeps_acks=True), "resetter")
+    told.poll("c", 4, 6, subscription="s", revision=1)
+    told.poll("c", 6, 8, subscription="s", revision=1)
+    events = told.end()
+    assert check(events).anomalies == []
+    assert check(edit(events, Poll, number=2, change={"rows": ()})).names == {"poll skip", "unseen"}
+
+
+def test_a_repeated_reset_does_not_say_where_it_had_put_the_subscription():
+    told = Story()
+    for n in range(4):
+        told.send("p", f"v{n}")
+    told.add(Reset(subscription="s", to=told.at(0), revision=1), "resetter", "unknown")
+    told.poll("c", 0, 3, subscription="s", revision=1)
+    told.add(Acknowledge(subscription="s", upto=told.at(2), revision=1), "c")
+    told.add(Reset(subscription="s", to=told.at(2), revision=1, repeated=True), "resetter")
+    events = told.end()
+    assert check(events).anomalies == []
+    assert check(edit(events, Reset, number=2, change={"repeated": False})).names == {"non-monotonic poll"}
+
+
 # -- clean histories of a model ------------------------------------------------------------------------------------
 
 

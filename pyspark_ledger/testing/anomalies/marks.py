@@ -52,8 +52,15 @@ class Subscriptions:
 
     @cached_property
     def starts(self) -> dict[Life, Position]:
-        """(subscription, revision) -> where a reset put it."""
-        return {(reset.subscription, reset.revision or 0): reset.to for reset in self.resets}
+        """(subscription, revision) -> where a reset put it, if that is known."""
+        known = (reset for reset in self.resets if not reset.repeated)
+        return {(reset.subscription, reset.revision or 0): reset.to for reset in known}
+
+    def skipped_before(self, subscription: str, life: int) -> int:
+        """What lies before this place of the log may have been skipped in a life of a subscription."""
+        lives = ((self.life(reset.subscription, reset.revision or 0), reset) for reset in self.resets)
+        skips = (r.to for since, r in lives if r.keeps_acks and (r.subscription, since) == (subscription, life))
+        return max(map(self._before, skips), default=0)
 
     @cached_property
     def _kept(self) -> set[Life]:

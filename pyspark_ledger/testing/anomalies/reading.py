@@ -82,6 +82,7 @@ def unseen(facts: Facts) -> Iterator[Anomaly]:
             first, last = _first_expected(topic, polls, min(given)), max(given)
             if last - first + 1 == len(given):
                 continue
+            first = max(first, _skipped_before(topic, polls[0]))
             missing = [number for number in range(first, last) if number not in given]
             if missing:
                 row, more = topic.rows[missing[0]], f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -108,6 +109,12 @@ def _first_expected(topic: Topic, polls: list[Poll], first_given: int) -> int:
     if name:
         start = topic.subscriptions.starts.get((name, topic.subscriptions.life(name, polls[0].revision)), start)
     return first_given if start is None else min(first_given, topic.before(start))
+
+
+def _skipped_before(topic: Topic, poll: Poll) -> int:
+    """A skip is an acknowledgement of what perhaps nobody was given."""
+    life = topic.subscriptions.life(poll.subscription, poll.revision)
+    return topic.subscriptions.skipped_before(poll.subscription, life) if poll.subscription else 0
 
 
 def replay_divergence(facts: Facts) -> Iterator[Anomaly]:

@@ -1,0 +1,166 @@
+"""A Spark driver with some of the queries: ``python -m tests.soak.driver WORLD NAME START QUERY…``.
+
+A query that fails by something that a fault may lead to is started again from its checkpoint, as a user's supervisor
+does. One that fails otherwise ends the driver, which the run takes for a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from typing import Any, ClassVar
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tests.soak.tap import Tap
+from tests.soak.workers import die_with_parent, note
+from tests.soak.world import (
+    BILLING,
+    CODE,
+    COPIES,
+    EXPECTED,
+    FOLLOW,
+    FOLLOWED,
+    INVOICES,
+    JOBS,
+    NEW_CHECKPOINT,
+    ORDERS,
+    STATES,
+    World,
+)
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "FATAL",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.streaming.minBatchesToRetain": "1000000",  # the checkpoint says in the end which batches were committed
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+
+class Query:
+    """One stream from the ledger to the ledger."""
+
+    source, sink = ORDERS, COPIES
+    subscription = ""
+    read: ClassVar[dict[str, str]] = {}
+    write: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        self.running: Any = None
+
+    @property
+    def life(self) -> str:
+        """A query and its checkpoint."""
+        return self.name
+
+    def start(self, spark: SparkSession) -> None:
+        tap = Tap(
+            self.world, self.life, self.source, self.sink, self.subscription,
+            "readCompacted" in self.read, "tokenColumn" in self.write,
+        )  # fmt: skip
+        common = {"zookeeper": self.world.zookeeper}
+        read = common | {"includeMetadata": "true", "maxRowsPerTrigger": "300", "minPartitions": "2"} | self.read
+        rows = spark.readStream.format("ledger").options(**read).load(self.source)
+        tapped = rows.coalesce(1).mapInArrow(tap, tap.schema)  # one task, in the order of its partitions
+        write = common | {"checkpointLocation": str(self.world.checkpoint(self.life))} | self.write
+        self.running = tapped.writeStream.format("ledger").options(**write).start(self.sink)
+
+    def failed(self, text: str) -> None:
+        """Notes what it was told, and prepares the next start."""
+        codes = [code for code in CODE.findall(text) if code in EXPECTED]
+        lines = [line for line in text.splitlines() if CODE.search(line)]
+        print(f"{time.monotonic():.1f} {self.life} told {lines[0] if lines else text}", flush=True)
+        if not codes:
+            raise SystemExit(f"{self.life} failed by something unexpected: {text}")
+
+
+class Copy(Query):
+    """No subscription: every record once, in order."""
+
+
+class Follow(Query):
+    sink = FOLLOWED
+    subscription = FOLLOW
+    read: ClassVar = {"subscription": FOLLOW}
+
+
+class Latest(Query):
+    """The state of every key, and its changes. If it is away for so long that it would miss a deletion, it is told so,
+    and begins anew."""
+
+    sink = STATES
+    read: ClassVar = {"readCompacted": "true"}
+
+    @property
+    def life(self) -> str:
+        file = self.world.path("state", self.name)
+        return f"{self.name}{file.read_text()}" if file.exists() else self.name
+
+    def failed(self, text: str) -> None:
+        if any(code in NEW_CHECKPOINT for code in CODE.findall(text)):
+            print(f"{time.monotonic():.1f} {self.life} begins anew: {text.splitlines()[0]}", flush=True)
+            file = self.world.path("state", self.name)
+            note(file, int(file.read_text()) + 1 if file.exists() else 2)
+            return
+        super().failed(text)
+
+
+class Bill(Query):
+    """Takes the tokens of jobs, in competition with a Python process."""
+
+    source, sink = JOBS, INVOICES
+    write: ClassVar = {"deduplication": "token", "tokenColumn": "token", "tokenGroup": BILLING}
+
+
+QUERIES: dict[str, type[Query]] = {"copy": Copy, "follow": Follow, "latest": Latest, "bill": Bill}
+
+
+def run(spark: SparkSession, queries: list[Query]) -> None:
+    while True:
+        for query in queries:
+            try:
+                if query.running is None:
+                    query.start(spark)
+                elif not query.running.isActive:
+                    error = query.running.exception()
+                    query.running = None
+                    query.failed(str(error))
+            except PySparkException as error:  # it could not even start
+                query.running = None
+                query.failed(str(error))
+                time.sleep(0.5)
+        time.sleep(0.1)
+
+
+def main(file: str, name: str, start: str, *queries: str) -> None:
+    die_with_parent()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    world = World.load(file)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    builder = SparkSession.builder.master("local[2,2]").appName(f"{name}.{start}")
+    for key, value in SETTINGS.items():
+        builder = builder.config(key, value)
+    spark = builder.config("spark.sql.warehouse.dir", str(world.path("warehouse"))).getOrCreate()
+    running = [QUERIES[query](world, query) for query in queries]
+    try:
+        run(spark, running)
+    finally:
+        for query in running:
+            with suppress(Exception):  # it ends in any case
+                query.running.stop()
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,206 @@
+"""One run: processes start, faults happen, faults stop, everybody goes on, everybody stops, and then it is judged."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.local.zookeeper import LocalZooKeeper
+from pyspark_ledger.testing.checker import check
+from pyspark_ledger.testing.history import FinalTokens, load
+from tests.soak import ending, summary
+from tests.soak.disk import Disk
+from tests.soak.faults import Faults
+from tests.soak.processes import Process
+from tests.soak.workers import CarefulResetter, Minter, Named
+from tests.soak.world import BILLING, COPIES, FOLLOW, JOBS, ORDERS, TOPICS, WORK, World, patiently
+
+START_S = 180.0  # for everybody to have done something, on a busy machine
+GO_ON_S = 180.0  # for everybody to do something again when the faults are over
+CATCH_UP_S = 240.0
+STOP_S = 40.0
+QUERIES = ("copy", "follow", "latest", "bill")
+WRITERS = ("named", "plain", "minter", "resetter", "careful")
+
+
+def full_cast(world: World) -> list[Process]:
+    roles = [
+        "named-1", "named-2", "plain-1", "minter-1", "spender-1", "reader-1", "worker-1", "worker-2", "resetter-1",
+        "resetter-2", "careful-1", "looker-1", "compactor-1", "cleaner-1",
+    ]  # fmt: skip
+    drivers = [
+        Process(world, "driver-1", queries=("copy", "latest")),
+        Process(world, "driver-2", queries=("follow", "bill")),
+    ]
+    return [*drivers, *(Process(world, name, name.partition("-")[0]) for name in roles)]
+
+
+def short_cast(world: World) -> list[Process]:
+    roles = [
+        "named-1", "plain-1", "minter-1", "spender-1", "reader-1", "worker-1", "resetter-1", "careful-1", "looker-1",
+        "compactor-1", "cleaner-1",
+    ]  # fmt: skip
+    return [Process(world, "driver-1", queries=QUERIES), *(Process(world, n, n.partition("-")[0]) for n in roles)]
+
+
+@dataclass
+class Run:
+    folder: Path
+    seed: int
+    seconds: float
+    short: bool
+    failures: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def bound_s(self) -> float:
+        """It ends within this time, whatever hangs."""
+        return self.seconds + START_S + GO_ON_S + CATCH_UP_S + 20 * STOP_S + 300
+
+    def say(self, text: str) -> None:
+        line = f"{time.monotonic() - self.started:7.1f} s  {text}"
+        print(line, flush=True)
+        with (self.folder / "run.log").open("a") as log:
+            log.write(line + "\n")
+
+    def carry_out(self) -> bool:
+        """True if everything was as it must be."""
+        disk = Disk(self.folder / "disk", 64 + int(self.seconds / 4))
+        disk.mount()
+        with ExitStack() as stack:
+            if "SPARK_HOME" not in os.environ:
+                os.environ["SPARK_HOME"] = str(_lean_spark(self.folder / "spark"))
+            zookeeper = stack.enter_context(LocalZooKeeper(3, self.folder / "zookeeper", fsync=False))
+            world = World(str(self.folder), f"{zookeeper.address}/soak", str(disk.storage), self.seed)
+            world.save()
+            client = stack.enter_context(world.client())
+            cast = short_cast(world) if self.short else full_cast(world)
+            stack.callback(lambda: [process.abandon() for process in cast])
+            faults = Faults(world.chance("faults"), cast, zookeeper, disk, client, self.say)
+            self._prepare(world, client)
+            self._phases(world, client, cast, faults)
+            self._judge(world, client, cast, faults)
+            if self.failures and disk.is_mounted:  # the mount ends with this process
+                shutil.copytree(disk.storage, self.folder / "storage-at-the-end", dirs_exist_ok=True)
+        return not self.failures
+
+    def _prepare(self, world: World, client: LedgerClient) -> None:
+        """Topics and subscriptions; and some records, so that the first batch of every query has rows."""
+        for topic, schema in TOPICS.items():
+            client.create_topic(topic, schema, key="k" if topic == ORDERS else "")
+        for name in (FOLLOW, WORK):
+            client.create_cursor(ORDERS, name)
+        for first in (Named(world, "named-1", 0), Minter(world, "minter-1", 0)):
+            first.open(client)
+            first.step()
+
+    # -- phases ------------------------------------------------------------------------------------------------------
+
+    def _phases(self, world: World, client: LedgerClient, cast: list[Process], faults: Faults) -> None:
+        disk = "a small tmpfs" if faults.disk.is_mounted else "an ordinary folder"
+        self.say(f"seed {self.seed}, {self.seconds:g} s of faults; the storage is {disk}")
+        for process in cast:
+            process.start()
+        self._await_progress(world, cast, START_S, "has done nothing since the start")
+        self.say("everybody is at work: faults begin")
+        faults.run(self.seconds)
+        faults.end_all()
+        self.say("faults are over")
+        self._await_progress(world, cast, GO_ON_S, "has done nothing since the faults are over")
+        self.say("everybody goes on: writers stop")
+        self._stop([process for process in cast if process.role in WRITERS])
+        self._settle(world, client)
+        self._await_caught_up(client)
+        self.say("everybody has caught up: all stop")
+        self._stop(cast)
+
+    def _await_progress(self, world: World, cast: list[Process], seconds: float, text: str) -> None:
+        since, deadline = time.time(), time.monotonic() + seconds
+        waiting = {name for process in cast for name in process.queries or (process.name,)}
+        while waiting and time.monotonic() < deadline:
+            for process in cast:
+                process.look()
+            waiting = {name for name in waiting if not _has_progressed(world, name, since)}
+            if any(not name.startswith("worker") for name in waiting):
+                time.sleep(0.2)
+            elif "worker-2" not in waiting or "worker-1" not in waiting:
+                return  # one of them has the subscription, and the other waits for it
+        self.failures += [f"{name} {text}, for {seconds:g} s" for name in sorted(waiting)]
+
+    def _settle(self, world: World, client: LedgerClient) -> None:
+        resetter = CarefulResetter(world, "careful-1", 0)
+        resetter.open(client)
+        patiently(resetter.settle)
+
+    def _await_caught_up(self, client: LedgerClient) -> None:
+        """Everything that was sent is copied, followed, acknowledged and billed."""
+        checks: dict[str, Callable[[], bool]] = {
+            "the copy of all orders": lambda: _records(client, COPIES) == _records(client, ORDERS),
+            "an empty backlog of the query": lambda: client.cursor(ORDERS, FOLLOW).stats().backlog_records == 0,
+            "an empty backlog of the consumers": lambda: client.cursor(ORDERS, WORK).stats().backlog_records == 0,
+            "every job's token": lambda: sum(s.in_flight for s in client.tokens(JOBS, BILLING).stats()) == 0,
+        }
+        deadline = time.monotonic() + CATCH_UP_S
+        while checks and time.monotonic() < deadline:
+            checks = {what: check for what, check in checks.items() if not patiently(check)}
+            time.sleep(0.3)
+        self.failures += [f"{what} did not come within {CATCH_UP_S:g} s" for what in checks]
+
+    def _stop(self, cast: list[Process]) -> None:
+        for process in cast:
+            process.stop(STOP_S)
+
+    # -- judgement ---------------------------------------------------------------------------------------------------
+
+    def _judge(self, world: World, client: LedgerClient, cast: list[Process], faults: Faults) -> None:
+        logs = ending.read_everything(world, client)
+        history = load(ending.history_of(world))
+        report = check(history)
+        for line in summary.table(cast, history):
+            print(line)
+        print("faults:", ", ".join(f"{number} {kind}" for kind, number in sorted(faults.counts.items())) or "none")
+        print(
+            "told:", ", ".join(f"{number} {code}" for code, number in sorted(summary.told(world).items())) or "nothing"
+        )
+        print(f"records: {', '.join(f'{len(rows)} {topic}' for topic, rows in logs.items())}")
+        print(report)
+        self.failures += [f"{anomaly.name}: {anomaly.text}" for anomaly in report.anomalies]
+        self.failures += [f"not checked: {text}" for text in report.not_checked]
+        self.failures += [death for process in cast for death in process.deaths]
+        self.failures += summary.wrong_names(world, faults.disk)
+        present = next(event.present for event in reversed(history) if isinstance(event, FinalTokens))
+        self.failures += ending.differences(logs, present)
+        self.failures += ending.examine(client, faults.disk, world.chance("examine"), 6 if self.short else 40)
+
+
+def _has_progressed(world: World, name: str, since: float) -> bool:
+    """A process says when its last step began that went well; of a query Spark says when its last batch was done."""
+    try:
+        if name not in QUERIES:
+            return float(world.progress(name).read_text() or 0) >= since
+        lives = world.checkpoint("-").parent.glob(f"{name}*/commits/[0-9]*")
+        return any(file.stat().st_mtime >= since for file in lives)
+    except FileNotFoundError:
+        return False
+
+
+def _records(client: LedgerClient, topic: str) -> int:
+    return sum(1 for _ in client.reader(topic, end="latest"))
+
+
+def _lean_spark(home: Path) -> Path:
+    """PySpark without the zip of its own Python code: see spark_home in tests/conftest.py."""
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    home.mkdir()
+    for name in ("bin", "jars", "sbin"):
+        (home / name).symlink_to(Path(found.origin).parent / name)
+    return home

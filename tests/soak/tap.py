@@ -1,0 +1,100 @@
+"""Between a query's source and its sink: records what every batch has read, and what is about to be written.
+
+It runs in Spark's Python workers. A batch is read by one task, and its rows leave here only when they are in the
+history; so whatever the sink commits was recorded before, and whatever is read again is recorded again.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from pyspark_ledger.base.position import EARLIEST, Position
+from pyspark_ledger.testing.history import Acknowledge, Poll, Row, Send
+from pyspark_ledger.testing.recorder import Recorder
+from tests.soak.world import BILLING, World, after, name_of
+
+_recorders: dict[tuple[int, str], Recorder] = {}
+
+
+@dataclass(frozen=True)
+class Tap:
+    """One for each query. ``prefix`` makes values unique in the sink's topic: a record may come again after a reset."""
+
+    world: World
+    query: str  # with its checkpoint: one that begins anew has another name
+    source: str
+    sink: str
+    subscription: str = ""
+    compacted: bool = False
+    takes_tokens: bool = False
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        recorder = self._recorder()
+        batch = int(TaskContext.get().getLocalProperty("streaming.sql.batchId"))
+        with recorder.asking(self._poll(batch)) as call:
+            records = [record for each in batches for record in each.to_pylist()]
+            rows = tuple(map(_row, records))
+            meta = records[0]["_metadata"] if records else {"revision": 0, "epoch": 0}
+            call.ok(rows=rows, revision=meta["revision"], epoch=meta["epoch"])
+        if not records:
+            return
+        out = [self._out(row, record["_metadata"]) for row, record in zip(rows, records, strict=True)]
+        with recorder.asking(self._send(batch, out)):
+            pass  # whether it was committed is known by Spark's checkpoint, in the end
+        if self.subscription:
+            self._may_acknowledge(recorder, rows, meta["revision"])
+        columns: dict[str, list[Any]] = {"v": [row.value for row in out]}
+        if self.takes_tokens:
+            columns["token"] = [row.token for row in out]
+        yield pa.RecordBatch.from_pydict(columns, schema=pa.schema([(name, pa.string()) for name in columns]))
+
+    @property
+    def schema(self) -> str:
+        return "v string, token string" if self.takes_tokens else "v string"
+
+    def _recorder(self) -> Recorder:
+        """One for each worker process, which may live for many tasks."""
+        key = os.getpid(), self.query
+        if key not in _recorders:
+            _recorders[key] = self.world.recorder(f"{self.query}.{os.getpid()}-{uuid.uuid4().hex[:8]}")
+        return _recorders[key]
+
+    def _poll(self, batch: int) -> Poll:
+        start = EARLIEST if batch == 0 and not self.subscription else None  # there are records before a query starts
+        return Poll(
+            topic=self.source, reader=self.query, batch=batch, subscription=self.subscription,
+            compacted=self.compacted, start=start,
+        )  # fmt: skip
+
+    def _send(self, batch: int, rows: list[Row]) -> Send:
+        group = BILLING if self.takes_tokens else ""
+        return Send(topic=self.sink, producer=self.query, sequence=batch, group=group, rows=tuple(rows))
+
+    def _may_acknowledge(self, recorder: Recorder, rows: tuple[Row, ...], revision: int) -> None:
+        """From now on the query may acknowledge the batch at any time, and nobody hears of it."""
+        last = rows[-1].position
+        assert last is not None
+        event = Acknowledge(topic=self.source, subscription=self.subscription, revision=revision, upto=after(last))
+        with recorder.asking(event):
+            pass
+
+    def _out(self, row: Row, meta: dict[str, Any]) -> Row:
+        if self.takes_tokens:
+            return Row(f"{self.query}-{row.value}", token=meta["token"])
+        if self.subscription:
+            return Row(f"r{meta['revision']}-{row.value}")
+        return Row(f"{self.query}-{row.value}" if self.compacted else row.value)
+
+
+def _row(record: dict[str, Any]) -> Row:
+    meta = record["_metadata"]
+    value = name_of(record["v"], meta["producer"], meta["sequenceId"])
+    position = Position(meta["ledgerId"], meta["entryId"], meta["index"])
+    return Row(value, position, record.get("k"), record["v"] is None)
