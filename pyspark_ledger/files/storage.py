@@ -212,6 +212,8 @@ class LocalStorage(Storage):
 
     def map(self, path: str) -> pa.Buffer:
         with self._reading(path), open(self._root / path, "rb", buffering=0) as file:
+            if os.fstat(file.fileno()).st_size == 0:  # which cannot be mapped
+                return pa.py_buffer(b"")
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if hasattr(mmap, "MADV_SEQUENTIAL"):
             mapped.madvise(mmap.MADV_SEQUENTIAL)
