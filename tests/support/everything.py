@@ -63,7 +63,7 @@ class Everything:
         self.tokens = [record.token for record in Reader(log, "earliest", "latest") if record.token]
         assert Tokens(log, GROUP).consume(self.tokens[::3])
         outbox(log).process("m0", self.tokens[0], lambda _: ("a long state", []), entity=ENTITY)
-        self._clean = self.state()
+        self._clean, self._folders = self.state(), self.disk.folders()
 
     def _commit(self, log: Log, number: int) -> None:
         producers = [f"early{task}" if number < 2 else f"p{(number + task) % 5}" for task in range(3)]
@@ -79,7 +79,10 @@ class Everything:
         storage = MemoryStorage(self.disk, faults)
         with storage.mounted():
             metadata = MemoryMetadata(self.world.server, clock=self.clock)
-            yield Log(metadata, storage, self.world.topic, limits=limits, clock=self.clock)
+            try:
+                yield Log(metadata, storage, self.world.topic, limits=limits, clock=self.clock)
+            finally:
+                metadata.chores.run_all()  # what a thread does in the background
 
     def run(self, operation: str, faults: StorageFaults | None = None) -> Any:
         """What an operation answers to a new process."""
@@ -129,6 +132,8 @@ class Everything:
         """All as it was when it was made."""
         nodes, files = self._clean
         restore(self.world.server, nodes)
+        for folder in set(self.disk.folders()) - set(self._folders):
+            self.disk.set_folder(folder, there=False)
         for path in self.disk.files():
             if path not in files:
                 self.disk.put(path, None)
@@ -198,11 +203,12 @@ def _append(_: Everything, log: Log) -> Any:
     return done.start, done.records, done.dropped
 
 
-def _compact(_: Everything, log: Log) -> Any:
+def _compact(world: Everything, log: Log) -> Any:
     done = compact(log)
-    view = log.refresh(sync=True)
-    pieces = ReadSource(log, view, done, EARLIEST).slices(EARLIEST, view.head.end)
-    return done.number, done.horizon, done.records, _rows(log, pieces)
+    with world.process() as another:  # reads what it wrote
+        view = another.refresh(sync=True)
+        pieces = ReadSource(another, view, done, EARLIEST).slices(EARLIEST, view.head.end)
+        return done.number, done.horizon, done.records, _rows(another, pieces)
 
 
 def _collect(_: Everything, log: Log) -> Any:
@@ -220,6 +226,11 @@ def _process(world: Everything, log: Log) -> Any:
         return f"{state} and more", [Send("t", {"who": "p1", "seq": 1, "note": "sent"})]
 
     return outbox(log).process("m1", world.tokens[1], handler, entity=ENTITY)
+
+
+def _create_topic(world: Everything, log: Log) -> Any:
+    made = topics.create_topic(log.metadata, "another", IDS, clock=log.clock, storage=log.storage)
+    return made.name, made.uuid in world.disk.folders()
 
 
 def _subscribe(_: Everything, log: Log) -> Any:
@@ -254,6 +265,7 @@ CHANGING: dict[str, Callable[[Everything, Log], Any]] = {
     "collect": _collect,
     "consume": _consume,
     "process": _process,
+    "create a topic": _create_topic,
     "subscribe": _subscribe,
     "acknowledge": _acknowledge,
     "reset": _reset,
