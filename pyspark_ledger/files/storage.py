@@ -149,7 +149,7 @@ class Storage(ABC):
         with self._not_left_behind(name):
             self.write(name, _PROOF)
             self._read_back(name, _PROOF)
-        self.delete(name)
+            self.delete(name)
 
     def not_there(self, folder: str) -> Unavailable:
         return Unavailable(
