@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pyarrow as pa
 
 from pyspark_ledger.base import names
 from pyspark_ledger.base.position import Position
+from pyspark_ledger.errors import Unavailable
 from pyspark_ledger.files.entryfile import BATCH_BYTES, BATCH_ROWS, EntryWriter
 from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.log.generations import CompactedBatch, first_position
@@ -59,13 +62,14 @@ class CompactedWriter:
         self._open, self._open_batches = None, []
 
     def discard(self) -> None:
-        """Deletes the files. Nobody else knows of them, so this need not wait for gc."""
+        """Deletes the files. Nobody else knows of them, so this need not wait for gc; if the disk fails, gc does it."""
         files = [batch.file for batch in self._batches]
         if self._open is not None:
             self._open.abandon()
             files += [FileRef(self._epoch, self._open.uid, 0, 0, 0)]
-        for file in dict.fromkeys(files):
-            self._storage.delete(names.staged_file(self._uuid, file.epoch, file.uid))
+        with contextlib.suppress(Unavailable):  # why they are discarded matters more
+            for file in dict.fromkeys(files):
+                self._storage.delete(names.staged_file(self._uuid, file.epoch, file.uid))
 
     def close(self) -> list[CompactedBatch]:
         if self._pending:

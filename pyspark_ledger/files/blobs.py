@@ -7,13 +7,17 @@ for good, and whoever writes the next file deletes it. No gc epochs are needed h
 
 from __future__ import annotations
 
+import logging
+
 import xxhash
 
 from pyspark_ledger.base import names
 from pyspark_ledger.base.clock import Clock
-from pyspark_ledger.errors import CorruptData
+from pyspark_ledger.errors import CorruptData, Unavailable
 from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.metadata.records import FileRef
+
+logger = logging.getLogger(__name__)
 
 
 class Blobs:
@@ -38,10 +42,14 @@ class Blobs:
     def sweep(self, version: int, named: FileRef | None, before: FileRef | None) -> None:
         """Deletes the files of this and earlier versions, except the one that the node refers to at this version; and
         the one that it referred to ``before``, whatever its version: an upgrade makes a new node, whose versions begin
-        at 0, for the same file."""
-        for path in list(self._storage.list(self._folder)):
-            parsed = names.parse_versioned_file(path)
-            if parsed is None or (named is not None and parsed[1] == named.uid):
-                continue
-            if parsed[0] <= version or (before is not None and parsed[1] == before.uid):
-                self._storage.delete(path)
+        at 0, for the same file. The change of the node is done by now, so a disk that fails here is no reason to tell
+        its caller otherwise (I14)."""
+        try:
+            for path in list(self._storage.list(self._folder)):
+                parsed = names.parse_versioned_file(path)
+                if parsed is None or (named is not None and parsed[1] == named.uid):
+                    continue
+                if parsed[0] <= version or (before is not None and parsed[1] == before.uid):
+                    self._storage.delete(path)
+        except Unavailable as error:
+            logger.warning("old files in %s are left to the next change: %s", self._folder, error)

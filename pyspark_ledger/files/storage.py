@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.fs
 
-from pyspark_ledger.errors import CorruptData, InvalidInput, Unavailable, disk_errors
+from pyspark_ledger.errors import CorruptData, InvalidInput, LedgerError, Unavailable, disk_errors
 
 _PROOF = b"pyspark-ledger can write here\n"
 
@@ -121,6 +121,16 @@ class Storage(ABC):
         self.write(path, data)
         self._read_back(path, data)
 
+    @contextlib.contextmanager
+    def _not_left_behind(self, path: str) -> Iterator[None]:
+        """Around what may fail half way with a file that no gc looks for: it is deleted then, if that is possible."""
+        try:
+            yield
+        except LedgerError:
+            with contextlib.suppress(LedgerError):  # what failed first matters more
+                self.delete(path)
+            raise
+
     def _read_back(self, path: str, data: bytes) -> None:
         if self.read(path, 0, len(data) + 1).to_pybytes() != data:
             raise Unavailable(
@@ -136,9 +146,10 @@ class Storage(ABC):
     def prove_usable(self, name: str) -> None:
         """Makes the root, writes a file of this name into it, reads it back and deletes it."""
         self.make_folder("")
-        self.write(name, _PROOF)
-        self._read_back(name, _PROOF)
-        self.delete(name)
+        with self._not_left_behind(name):
+            self.write(name, _PROOF)
+            self._read_back(name, _PROOF)
+            self.delete(name)
 
     def not_there(self, folder: str) -> Unavailable:
         return Unavailable(
@@ -212,6 +223,8 @@ class LocalStorage(Storage):
 
     def map(self, path: str) -> pa.Buffer:
         with self._reading(path), open(self._root / path, "rb", buffering=0) as file:
+            if os.fstat(file.fileno()).st_size == 0:  # which cannot be mapped
+                return pa.py_buffer(b"")
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if hasattr(mmap, "MADV_SEQUENTIAL"):
             mapped.madvise(mmap.MADV_SEQUENTIAL)
@@ -228,11 +241,12 @@ class LocalStorage(Storage):
             full.unlink(missing_ok=True)
 
     def replace(self, path: str, data: bytes, temporary: str) -> None:
-        self.write(temporary, data)
         full = self._root / path
-        with disk_errors("write", full):
-            (self._root / temporary).replace(full)
-            _make_folder_durable(full.parent)
+        with self._not_left_behind(temporary):
+            self.write(temporary, data)
+            with disk_errors("write", full):
+                (self._root / temporary).replace(full)
+                _make_folder_durable(full.parent)
         self._read_back(path, data)
 
     @contextlib.contextmanager

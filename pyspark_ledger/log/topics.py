@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+from collections.abc import Iterator
 from uuid import UUID
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from pyspark_ledger.base import names
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.limits import DEFAULT_LIMITS, Limits
 from pyspark_ledger.base.position import EARLIEST
-from pyspark_ledger.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown
+from pyspark_ledger.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown, Unavailable
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.log import root
@@ -100,13 +101,24 @@ def create_topic(
         found = metadata.read(TopicKey(name))
         return None if found is None else found.record.uuid == topic.uuid
 
-    if storage is not None:
-        storage.make_folder(names.topic_folder(topic.uuid))
-    if not Transactions(metadata, DEFAULT_LIMITS, clock).carry_out(ops, look, f"making topic '{name}'"):
-        if storage is not None:
-            storage.remove_folder(names.topic_folder(topic.uuid))
+    with _folder_of(topic, storage):
+        if Transactions(metadata, DEFAULT_LIMITS, clock).carry_out(ops, look, f"making topic '{name}'"):
+            return topic
         raise Conflict(f"topic '{name}' exists already: use it, or choose another name", "LEDGER_TOPIC_EXISTS")
-    return topic
+
+
+@contextlib.contextmanager
+def _folder_of(topic: Topic, storage: Storage | None) -> Iterator[None]:
+    """Makes the folder of a topic that is about to be made, and removes it if the topic is not."""
+    folder = names.topic_folder(topic.uuid)
+    try:
+        if storage is not None:
+            storage.make_folder(folder)
+        yield
+    except (Conflict, Unavailable):  # after any other error it may have been made
+        if storage is not None:
+            storage.remove_folder(folder)
+        raise
 
 
 def nodes_of(head: Head, policies: Policies, dedup: DedupSnapshot) -> list[Op]:

@@ -128,6 +128,9 @@ class Disk:
         """Every file that is there, durable or not, in order."""
         return sorted(self._files)
 
+    def folders(self) -> list[str]:
+        return sorted(self._folders)
+
     def content(self, path: str) -> bytes:
         return bytes(self._files[path].data)
 
@@ -198,11 +201,14 @@ class MemoryStorage(Storage):
     def mounted(self) -> Iterator[None]:
         """Meanwhile ``open_storage`` gives this storage for its uri, as the tasks of a job need it."""
         key = (os.getpid(), self.uri, self.marker)
+        before = storages._opened.get(key)
         storages._opened[key] = self
         try:
             yield
         finally:
             del storages._opened[key]
+            if before is not None:
+                storages._opened[key] = before
 
     def _begin(self, call: str) -> StorageFault | None:
         """Before every operation. Returns how it is to fail."""
@@ -318,16 +324,19 @@ class MemoryStorage(Storage):
             self._disk.set(path, None)
 
     def replace(self, path: str, data: bytes, temporary: str) -> None:
-        self.write(temporary, data)
-        with disk_errors("write", self.where(path)):
-            fault = self._begin("replace")
-            if fault is not None and self._random().random() < 0.5:
-                _fail(fault)
-            self._disk.set(path, self._disk.find(temporary))
-            self._disk.set(temporary, None)
-            _fail_if(fault)  # it is replaced, and not durable
-            self._disk.sync_folder(_above(path))
+        with self._not_left_behind(temporary):
+            self.write(temporary, data)
+            with disk_errors("write", self.where(path)):
+                self._rename(temporary, path, self._begin("replace"))
         self._read_back(path, data)
+
+    def _rename(self, old: str, new: str, fault: StorageFault | None) -> None:
+        if fault is not None and self._random().random() < 0.5:
+            _fail(fault)
+        self._disk.set(new, self._disk.find(old))
+        self._disk.set(old, None)
+        _fail_if(fault)  # it is replaced, and not durable
+        self._disk.sync_folder(_above(new))
 
     # For the sink.
 

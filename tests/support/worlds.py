@@ -39,14 +39,14 @@ class World:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | Storage,
         limits: Limits = SMALL,
         clock: Clock = SYSTEM_CLOCK,
         schema: pa.Schema = SCHEMA,
         key: str = "",
     ) -> None:
         self.server = MemoryServer(clock)
-        self.storage: Storage = open_storage(str(folder))
+        self.storage: Storage = folder if isinstance(folder, Storage) else open_storage(str(folder))
         self.storage.make_folder("")  # there is no namespace, and so nothing that marks the root
         self.limits, self.clock = limits, clock
         self.topic = topics.create_topic(self.metadata(), "t", schema, key=key, clock=clock, storage=self.storage)
