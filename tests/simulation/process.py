@@ -68,7 +68,7 @@ class Process:
         self.lives += 1
         life = f"{self.name}-{self.lives}"
         seed = self.stage.chance.randrange(2**32)
-        trouble = self.play.trouble
+        trouble = self.play.trouble if self.play.troubled else 0.0
         self.dead = False
         self.clock = ScheduleClock(self.stage.schedule, seed)
         self.faults = Faults(
@@ -97,7 +97,7 @@ class Process:
     def _act(self) -> None:
         begun = False
         while not self.stopped:
-            self.stage.schedule.wait(self.stage.some_time(self.thinks_s * (1 if self.play.troubled else 4)))
+            self.stage.schedule.wait(self.stage.some_time(self.thinks_s * self.play.pace))
             self._check_alive()
             try:
                 if not begun:

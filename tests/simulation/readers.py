@@ -78,7 +78,7 @@ class Query(Process):
         self.starts: Position | str = self.stage.chance.choice(["earliest", "earliest", "latest"])
 
     def options(self) -> dict[str, str]:
-        options = {"topic": self.topic, "maxRowsPerTrigger": str(self.stage.chance.randint(1, 30)), "columns": "k,n"}
+        options = {"topic": self.topic, "maxRowsPerTrigger": str(self.stage.chance.randint(3, 40)), "columns": "k,n"}
         if self.topic == LOG:
             del options["columns"]
             options |= {"onSchemaChange": self.stage.chance.choice(["fail", "ignore"])}

@@ -119,8 +119,11 @@ class Resetter(Process):
             name = self.stage.chance.choice(sorted(SUBSCRIPTIONS))
             to = self.anywhere() if how == "reset" else self.stage.chance.randint(0, 5)
             self.doubtful = how, name, to, self.clock.new_id()
+            self.tries = 0
         how, name, to, operation = self.doubtful
-        event = Reset(topic=LOG, subscription=name, keeps_acks=how in ("skip", "rewind", "redeliver"))
+        self.tries += 1
+        keeps_acks = how in ("skip", "rewind", "redeliver")
+        event = Reset(topic=LOG, subscription=name, keeps_acks=keeps_acks, repeated=self.tries > 1)
         try:
             with self.recorder.asking(event) as call:
                 done = self.move(CursorHandle(self.target, name), how, to, operation)
