@@ -23,7 +23,8 @@ class _Task:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.turn = threading.Semaphore(0)
+        self.turn = threading.Lock()  # whoever hands on releases it, and its owner takes it again
+        self.turn.acquire()
         self.thread: threading.Thread | None = None
 
 

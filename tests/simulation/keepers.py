@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pyspark_ledger.compaction import run as compaction
-from pyspark_ledger.lifecycle import gc
-from pyspark_ledger.testing.history import CompactionSeen
+from pyspark_ledger.lifecycle import gc, repair
+from pyspark_ledger.testing.history import CompactionSeen, Row
 from tests.simulation.process import Process
 from tests.simulation.stage import LOG, OUT, TABLE
+
+
+@dataclass(frozen=True)
+class Backup:
+    """A time of the server, and what the log had then."""
+
+    time: int
+    rows: tuple[Row, ...]
 
 
 class Compactor(Process):
@@ -34,11 +44,24 @@ class Cleaner(Process):
         gc.collect(self.log(self.stage.chance.choice([LOG, TABLE, OUT])))
 
 
+class Operator(Process):
+    """Repairs what was rolled back: the only thing that needs a person."""
+
+    thinks_s = 1.0
+
+    def step(self) -> None:
+        for topic in (LOG, OUT):
+            log = self.log(topic)
+            if repair.inspect(log) is not None:
+                repair.accept_loss(log)
+
+
 class BadLuck(Process):
     """What happens to others: sessions end, the power fails, clocks jump, a file is damaged for a while, a disk is
     full."""
 
     thinks_s = 3.0
+    backup: Backup | None = None
 
     def live(self) -> None:
         schedule = self.stage.schedule

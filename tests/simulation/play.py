@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from pyspark_ledger.base.names import staged_file
+from pyspark_ledger.base.names import parse_staged_file, staged_file
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.cursors import consumer as consumers
 from pyspark_ledger.cursors.handle import CursorHandle
@@ -14,31 +16,33 @@ from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.datasource import planning
 from pyspark_ledger.errors import LedgerError
 from pyspark_ledger.lifecycle import gc
+from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.reader import Reader, Record
 from pyspark_ledger.metadata import ephemeral
 from pyspark_ledger.metadata.port import CompactorKey, OwnerKey, PartKey, PinKey, ReviserKey, RootKey
 from pyspark_ledger.testing.checker import Report, check
 from pyspark_ledger.testing.disk import MemoryStorage
-from pyspark_ledger.testing.history import Event, FinalFiles, FinalLog, FinalTokens, Row, merge
+from pyspark_ledger.testing.history import Event, FinalFiles, FinalLog, FinalTokens, Row, Send, merge
 from pyspark_ledger.testing.recorder import MemoryRecorder
 from pyspark_ledger.testing.schedule import TurnLock
 from pyspark_ledger.tokens.tokens import Tokens
-from tests.simulation.keepers import BadLuck, Cleaner, CompactionLooker, Compactor
+from tests.simulation.keepers import Backup, BadLuck, Cleaner, CompactionLooker, Compactor, Operator
 from tests.simulation.process import Process, Ticks
 from tests.simulation.readers import CompactedQuery, Follower, Query, StateReader, SubscribedQuery
 from tests.simulation.stage import GRACE_S, LOG, OUT, SUBSCRIPTIONS, TABLE, Stage
 from tests.simulation.subscribers import Looker, Resetter, Subscriber
 from tests.simulation.writers import GROUP, BatchWriter, RecordWriter, Spender, TableWriter, Writer, table_row
 
-BAD_TIMES_S = 25.0
-GOOD_TIMES_S = 120.0  # time enough for everything that waits for a time-out
+BAD_TIMES_S = 15.0
+GOOD_TIMES_S = 100.0  # time enough for everything that waits for a time-out
 SCENES: dict[str, list[type[Process]]] = {
     "the log": [Writer, BatchWriter, RecordWriter, Follower, Query, Cleaner],
     "queries with a subscription": [BatchWriter, SubscribedQuery, SubscribedQuery, Resetter, Looker, Cleaner],
     "consumers": [Writer, Subscriber, Subscriber, Resetter, Looker, Cleaner],
     "a table": [TableWriter, TableWriter, Compactor, Compactor, StateReader, CompactedQuery, CompactionLooker, Cleaner],
     "tokens": [Writer, Spender, Spender, Cleaner],
+    "a rollback": [Writer, BatchWriter, RecordWriter, Follower, Query, SubscribedQuery, Resetter, Cleaner, Operator],
     "everybody": [
         Writer, BatchWriter, RecordWriter, TableWriter, Follower, Query, SubscribedQuery, Subscriber, Resetter, Looker,
         Compactor, StateReader, CompactedQuery, CompactionLooker, Spender, Cleaner,
@@ -56,11 +60,12 @@ class Play:
         self.seed = seed
         self.stage = Stage(seed)
         chance = self.stage.chance
-        self.scene = chance.choice(list(SCENES))
+        self.scene = chance.choices(list(SCENES), [1 if len(cast) > 10 else 4 for cast in SCENES.values()])[0]
         self.trouble = chance.choice(TROUBLES)
         self.troubled, self.ending = True, False
         self.events: dict[tuple[str, int], Event] = {}
         self.ticks = Ticks(self.stage.schedule, seed)
+        self.rollbacks: list[Rollback] = []
         self._open = ExitStack()
         self.sessions: dict[str, OpenNamespace] = {}  # by address: the queries'
         self.damaged: dict[str, bytes] = {}
@@ -78,7 +83,23 @@ class Play:
             finally:
                 self.stage.schedule.end()
             self.look_at_everything()
-        return check(merge(self.events.values()))
+        return self.report()
+
+    def report(self) -> Report:
+        """Of each history that a rollback has ended, and of the last one; the first that has an anomaly."""
+        began, before = 0.0, ()
+        for rollback in [*self.rollbacks, None]:
+            end = float("inf") if rollback is None else rollback.at
+            history = [*before, *era(self.events.values(), began, end)]
+            if rollback is not None:
+                history.append(
+                    FinalLog(process="the last look", told="ok", topic=LOG, rows=rollback.lost, asked_at=end)
+                )
+                began, before = end, (restored(rollback),)
+            report = check(merge(history))
+            if report.anomalies:
+                break
+        return report
 
     def mount(self, storage: MemoryStorage) -> None:
         self._open.enter_context(storage.mounted())
@@ -98,7 +119,7 @@ class Play:
     @property
     def pace(self) -> float:
         """How much longer than usual everybody takes between two steps: in good times, much of the same happens."""
-        return 1.0 if self.troubled or self.ending else 4.0
+        return 1.0 if self.troubled or self.ending else 6.0
 
     def bad_times(self) -> None:
         luck = BadLuck(self, "bad luck")
@@ -146,6 +167,17 @@ class Play:
             raise Failure(f"{process.name} cannot leave: {error}") from error
         process.metadata.close()
 
+    def back_up(self) -> Backup:
+        return Backup(self.stage.server.time, self.rows(LOG))
+
+    def roll_back(self, backup: Backup) -> None:
+        self.rollbacks.append(Rollback(self.ticks.monotonic(), backup.rows, self.rows(LOG)))
+        self.stage.server.restore(backup.time)
+
+    def rows(self, topic: str) -> tuple[Row, ...]:
+        """What a topic has now."""
+        return tuple(final_row(topic, record) for record in Reader(self.stage.log(topic), "earliest", "latest"))
+
     # -- what is asked meanwhile -----------------------------------------------------------------------------------
 
     def is_end(self, topic: str, position: Position) -> bool:
@@ -176,13 +208,14 @@ class Play:
     def look_at_everything(self) -> None:
         self.nothing_is_left_standing()
         recorder = MemoryRecorder(self.events, "the end", self.ticks)
+        minted: list[str] = []
         for topic in (LOG, TABLE, OUT):
-            rows = tuple(final_row(topic, record) for record in Reader(self.stage.log(topic), "earliest", "latest"))
-            recorder.saw(FinalLog(topic=topic, rows=rows))
-            self.no_file_is_left(topic, recorder)
-        tokens = Tokens(self.stage.log(LOG), GROUP)
-        minted = [record.token for record in Reader(self.stage.log(LOG), "earliest", "latest") if record.token]
-        present = tokens.present(minted) if minted else []
+            log = self.stage.log(topic)
+            records = list(Reader(log, "earliest", "latest"))
+            recorder.saw(FinalLog(topic=topic, rows=tuple(final_row(topic, record) for record in records)))
+            self.no_file_is_left(log, recorder)
+            minted += [record.token for record in records if record.token and topic == LOG]
+        present = Tokens(self.stage.log(LOG), GROUP).present(minted) if minted else []
         there = tuple(token for token, is_there in zip(minted, present, strict=True) if is_there)
         recorder.saw(FinalTokens(topic=LOG, group=GROUP, present=there))
 
@@ -198,21 +231,44 @@ class Play:
         for name in SUBSCRIPTIONS:  # whoever was resetting it when it died is in nobody's way
             CursorHandle(self.stage.log(LOG), name).rewind()
 
-    def no_file_is_left(self, topic: str, recorder: MemoryRecorder) -> None:
+    def no_file_is_left(self, log: Log, recorder: MemoryRecorder) -> None:
         """The leak oracle: when gc has had its time, there is no file that nothing names."""
         for _ in range(4):
-            gc.collect(self.stage.log(topic))
+            gc.collect(log)
             self.stage.schedule.now += GRACE_S
-        gc.collect(self.stage.log(topic))
-        log = self.stage.log(topic)
-        files = gc._references(log, log.refresh(sync=True))
-        uuid = self.stage.topics[topic].uuid
+        gc.collect(log)
+        uuid, files = log.topic.uuid, gc._references(log, log.refresh(sync=True))
         named = {staged_file(uuid, file.epoch, file.uid) for file in files}
         present = {path for path in self.stage.disk.files() if path.startswith(f"{uuid}/")}
-        recorder.saw(FinalFiles(topic=topic, named=tuple(sorted(named)), present=tuple(sorted(present))))
-        staged = {path for path in present - named if "/" in path.removeprefix(f"{uuid}/")}
+        recorder.saw(FinalFiles(topic=log.topic.name, named=tuple(sorted(named)), present=tuple(sorted(present))))
+        staged = {path for path in present - named if parse_staged_file(uuid, path) is not None}
         if staged:
-            raise Failure(f"files of '{topic}' that nothing names: {sorted(staged)}")
+            raise Failure(f"files of '{log.topic.name}' that nothing names: {sorted(staged)}")
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """When it was, what the backup had, and what the log had."""
+
+    at: float
+    kept: tuple[Row, ...]
+    lost: tuple[Row, ...]
+
+
+def era(events: Iterable[Event], began: float, ended: float) -> Iterator[Event]:
+    """What was asked between two rollbacks. A request that was under way then may have come to the server before or
+    after it: what was sent belongs to both histories, and in the first nothing is known of it."""
+    for event in events:
+        told_at = ended if event.told_at is None else event.told_at
+        if began <= event.asked_at < ended:
+            yield event if told_at < ended else replace(event, told="unknown", told_at=None)
+        elif isinstance(event, Send) and event.asked_at < began and (event.told_at is None or event.told_at >= began):
+            yield event
+
+
+def restored(rollback: Rollback) -> Send:
+    """What a backup has brought back, as if somebody had sent it."""
+    return Send(process="the backup", topic=LOG, told="ok", rows=rollback.kept, asked_at=rollback.at)
 
 
 def final_row(topic: str, record: Record) -> Row:

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark_ledger.errors import Conflict, CorruptData, CursorUnderRevision, Fenced, LedgerError, OutcomeUnknown
-from pyspark_ledger.errors import Unavailable
+from pyspark_ledger.errors import (
+    Conflict,
+    CorruptData,
+    CursorUnderRevision,
+    DataLoss,
+    Fenced,
+    LedgerError,
+    OutcomeUnknown,
+    Unavailable,
+)
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.testing.disk import MemoryStorage, StorageFaults
 from pyspark_ledger.testing.memory import Crash, Faults, MemoryMetadata
@@ -97,7 +105,7 @@ class Process:
     def _act(self) -> None:
         begun = False
         while not self.stopped:
-            self.stage.schedule.wait(self.stage.some_time(self.thinks_s * self.play.pace))
+            self.stage.schedule.wait(min(10.0, self.stage.some_time(self.thinks_s * self.play.pace)))
             self._check_alive()
             try:
                 if not begun:
@@ -113,11 +121,20 @@ class Process:
                 if not self.play.is_damaged(str(error)):
                     raise
                 self.told = str(error)
+            except DataLoss as error:
+                if not self.play.rollbacks:
+                    raise
+                self.told = str(error)
+                self.lost()
+                begun = False
         self.play.attempt_to_leave(self)
 
     def starts_again_after(self, error: LedgerError) -> bool:
         """Whether it opens everything anew after an error, as whoever is fenced must."""
         return isinstance(error, Fenced)
+
+    def lost(self) -> None:
+        """Something that it knew is no longer in the log. It begins anew."""
 
     def _die(self) -> None:
         """Its session lives on for a while: the server cannot know."""

@@ -174,6 +174,10 @@ class Query(Process):
 
     running = False
 
+    def lost(self) -> None:
+        self.leave()
+        self.forget()
+
     def caught_up(self) -> bool:
         offsets = self.checkpoint.offsets
         if not offsets:

@@ -69,10 +69,11 @@ class Subscriber(Process):
 
     def acknowledge(self, consumer: Consumer) -> None:
         if self.held:
-            message = self.held.pop(self.stage.chance.randrange(len(self.held)))
+            message = self.stage.chance.choice(self.held)
             event = Acknowledge(positions=(message.position,), revision=message.revision, **self.common())
             with self.recorder.asking(event) as call:
                 call.ok(moved=None if consumer.acknowledge(message) else False)
+            self.held.remove(message)
 
     def acknowledge_all(self, consumer: Consumer) -> None:
         if self.held and self.stage.happens(0.3):
@@ -80,12 +81,15 @@ class Subscriber(Process):
             at = message.position
             upto = Position(at.ledger, at.entry, at.index + 1)
             with self.recorder.asking(Acknowledge(upto=upto, revision=message.revision, **self.common())) as call:
-                call.ok(moved=None if consumer.acknowledge_cumulative(message) else False)
-            self.held = []
+                counts = consumer.acknowledge_cumulative(message)
+                call.ok(moved=None if counts else False)
+            done = [each for each in self.held if each.ordinal <= message.ordinal] if counts else [message]
+            self.held = [each for each in self.held if each not in done]
 
     def refuse(self, consumer: Consumer) -> None:
         if self.held:
-            consumer.negative_acknowledge(self.held.pop())
+            consumer.negative_acknowledge(self.held[-1])
+            self.held.pop()
 
     def come_back(self, consumer: Consumer) -> None:
         if self.stage.happens(0.2):

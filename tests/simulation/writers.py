@@ -131,6 +131,9 @@ class RecordWriter(Process):
             call.ok(rows=tuple(Row(row.value, each.position) for row, each in zip(rows, sent, strict=True)))
         self.waiting, self.receipts = [], {}
 
+    def lost(self) -> None:
+        self.waiting = []  # the producer that knew what became of them is gone
+
     def starts_again_after(self, error: LedgerError) -> bool:
         return False  # nobody else has its name
 
