@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pyspark_ledger.compaction import run as compaction
 from pyspark_ledger.lifecycle import gc, repair
-from pyspark_ledger.testing.history import CompactionSeen, Row
+from pyspark_ledger.testing.history import CompactionSeen
 from tests.simulation.process import Process
 from tests.simulation.stage import LOG, OUT, TABLE
-
-
-@dataclass(frozen=True)
-class Backup:
-    """A time of the server, and what the log had then."""
-
-    time: int
-    rows: tuple[Row, ...]
 
 
 class Compactor(Process):
@@ -61,7 +51,6 @@ class BadLuck(Process):
     full."""
 
     thinks_s = 3.0
-    backup: Backup | None = None
 
     def live(self) -> None:
         schedule = self.stage.schedule

@@ -27,7 +27,7 @@ from pyspark_ledger.testing.history import Event, FinalFiles, FinalLog, FinalTok
 from pyspark_ledger.testing.recorder import MemoryRecorder
 from pyspark_ledger.testing.schedule import TurnLock
 from pyspark_ledger.tokens.tokens import Tokens
-from tests.simulation.keepers import Backup, BadLuck, Cleaner, CompactionLooker, Compactor, Operator
+from tests.simulation.keepers import BadLuck, Cleaner, CompactionLooker, Compactor, Operator
 from tests.simulation.process import Process, Ticks
 from tests.simulation.readers import CompactedQuery, Follower, Query, StateReader, SubscribedQuery
 from tests.simulation.stage import GRACE_S, LOG, OUT, SUBSCRIPTIONS, TABLE, Stage
@@ -92,9 +92,8 @@ class Play:
             end = float("inf") if rollback is None else rollback.at
             history = [*before, *era(self.events.values(), began, end)]
             if rollback is not None:
-                history.append(
-                    FinalLog(process="the last look", told="ok", topic=LOG, rows=rollback.lost, asked_at=end)
-                )
+                last = FinalLog(process="the last look", told="ok", topic=LOG, rows=rollback.lost, asked_at=end)
+                history.append(last)
                 began, before = end, (restored(rollback),)
             report = check(merge(history))
             if report.anomalies:
@@ -127,14 +126,24 @@ class Play:
             self.stage.schedule.start(process.name, process.live)
         if self.trouble:
             self.stage.schedule.start(luck.name, luck.live)
+        if self.scene == "a rollback":
+            self.plan_rollbacks()
         self.stage.schedule.wait(BAD_TIMES_S)
+
+    def plan_rollbacks(self) -> None:
+        """ZooKeeper comes back from a backup, once or twice, while everybody lives on."""
+        chance, at = self.stage.chance, 0.0
+        for _ in range(chance.randint(1, 2)):
+            at += chance.uniform(1.0, 5.0)
+            self.stage.later(at, self.back_up)
+            at += chance.uniform(0.1, 2.0)
+            self.stage.later(at, self.roll_back)
 
     def good_times(self) -> None:
         """Nothing fails any more. Everybody must do something within the time, and when nobody writes any more,
         everybody who follows must come to the end."""
         self.troubled = False
-        for path in list(self.damaged):
-            self.mend(path)
+        self.mend_all()
         for process in self.cast:
             process.calm()
         self.stage.server.deliver_delayed()
@@ -167,15 +176,17 @@ class Play:
             raise Failure(f"{process.name} cannot leave: {error}") from error
         process.metadata.close()
 
-    def back_up(self) -> Backup:
-        return Backup(self.stage.server.time, self.rows(LOG))
+    def back_up(self) -> None:
+        self.backup = self.stage.server.time, self.rows(LOG)
 
-    def roll_back(self, backup: Backup) -> None:
-        self.rollbacks.append(Rollback(self.ticks.monotonic(), backup.rows, self.rows(LOG)))
-        self.stage.server.restore(backup.time)
+    def roll_back(self) -> None:
+        time, kept = self.backup
+        self.rollbacks.append(Rollback(self.ticks.monotonic(), kept, self.rows(LOG)))
+        self.stage.server.restore(time)
 
     def rows(self, topic: str) -> tuple[Row, ...]:
         """What a topic has now."""
+        self.mend_all()
         return tuple(final_row(topic, record) for record in Reader(self.stage.log(topic), "earliest", "latest"))
 
     # -- what is asked meanwhile -----------------------------------------------------------------------------------
@@ -198,6 +209,10 @@ class Play:
         before = self.damaged.pop(path, None)
         if before is not None and path in self.stage.disk.files():
             self.stage.disk.put(path, before)
+
+    def mend_all(self) -> None:
+        for path in list(self.damaged):
+            self.mend(path)
 
     def is_damaged(self, error: str) -> bool:
         """Whether an error names a file that was damaged."""

@@ -36,10 +36,8 @@ def append(log: Log, tasks: Tasks, admission: Admission = ADMIT_ALL, **batch: An
             if name not in schema.names:
                 schema = schema.append(pa.field(name, pa.string()))
         epoch = log.view().head.gc_epoch
-        entries = tuple(
-            stage_entry(log.storage, log.topic.uuid, epoch, [pa.RecordBatch.from_pylist(list(rows), schema)], "lz4", log.clock)
-            for rows in tasks
-        )  # fmt: skip
+        batches = [pa.RecordBatch.from_pylist(list(rows), schema) for rows in tasks]
+        entries = tuple(stage_entry(log.storage, log.topic.uuid, epoch, [each], "lz4", log.clock) for each in batches)
         staged = StagedBatch(log.clock.new_id(), entries, schema, merge_schema=True, admission=admission, **batch)
         try:
             return protocol.append(log, staged)
