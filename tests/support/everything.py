@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from pyspark_ledger.append import append as protocol
+from pyspark_ledger.append.admission import ByTokens
 from pyspark_ledger.base import names
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.position import EARLIEST, Position
@@ -32,7 +33,9 @@ from pyspark_ledger.outbox.outbox import Outbox, Send
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.disk import Disk, MemoryStorage, StorageFaults
 from pyspark_ledger.testing.memory import Crash, MemoryMetadata
+from pyspark_ledger.tokens.groups import Groups
 from pyspark_ledger.tokens.tokens import Tokens
+from tests.support.pipeline import token_runs
 from tests.support.rollback import Snapshot, restore, snapshot
 from tests.support.worlds import EAGER, IDS, World, append_ids, stage_ids
 
@@ -240,6 +243,15 @@ def _consume(world: Everything, log: Log) -> Any:
     return Tokens(log, GROUP).consume(world.tokens)
 
 
+def _append_with_tokens(world: Everything, log: Log) -> Any:
+    """The first of these tokens is gone."""
+    tokens = world.tokens[:3]
+    batch = stage_ids(log, [[("spender", number) for number in range(len(tokens))]], "spent")
+    admission = ByTokens(Groups.in_namespace_of(log, GROUP), [token_runs(tokens)])
+    done = protocol.append(log, replace(batch, admission=admission))
+    return done.start, done.records, done.dropped
+
+
 def _process(world: Everything, log: Log) -> Any:
     """State, token and a record of the topic in one transaction."""
 
@@ -285,6 +297,7 @@ CHANGING: dict[str, Callable[[Everything, Log], Any]] = {
     "compact": _compact,
     "collect": _collect,
     "consume": _consume,
+    "append with tokens": _append_with_tokens,
     "process": _process,
     "create a topic": _create_topic,
     "subscribe": _subscribe,
