@@ -164,6 +164,7 @@ class Everything:
         for path, data in files.items():
             if path not in self.disk.files() or self.disk.content(path) != data:
                 self.disk.put(path, data)
+        self.disk.sync()  # or what was deleted could come back with the next power cut
 
 
 # -- operations ----------------------------------------------------------------------------------------------------
