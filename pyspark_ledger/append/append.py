@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark_ledger.append.admission import AdmitAll, StagedBatch, TopicState, Verdict
 from pyspark_ledger.base.clock import Deadline
 from pyspark_ledger.base.position import Position
-from pyspark_ledger.errors import Conflict, InvalidInput, LedgerError, OutcomeUnknown, Unavailable
+from pyspark_ledger.errors import Conflict, CorruptData, InvalidInput, LedgerError, OutcomeUnknown, Unavailable
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.log import seal
 from pyspark_ledger.log.log import Log, View, head_ops
@@ -136,7 +136,7 @@ def resolve(log: Log, prepared: PreparedCommit) -> AppendResult | None:
             if _commit(log, prepared, Deadline(log.clock, log.limits.append_deadline_s)):
                 return finish(log, prepared)
             was_applied = look()  # refused, perhaps because it had arrived in the meantime
-    except Unavailable as error:
+    except (Unavailable, CorruptData) as error:
         raise OutcomeUnknown(
             f"topic '{log.topic.name}': commit {prepared.commit.number} was sent, and what became of it cannot be "
             f"found out yet: {error.message}"

@@ -21,7 +21,7 @@ from typing import Any, Generic, Protocol, cast
 
 from pyspark_ledger.base.clock import Clock, Deadline
 from pyspark_ledger.base.limits import Limits
-from pyspark_ledger.errors import Conflict, DataLoss, LedgerError, OutcomeUnknown, Unavailable
+from pyspark_ledger.errors import Conflict, CorruptData, DataLoss, LedgerError, OutcomeUnknown, Unavailable
 from pyspark_ledger.metadata.port import AnyKey, Create, Key, Metadata, Op, Put, R, TransactionLost, Versioned
 from pyspark_ledger.metadata.records import NodeRecord
 
@@ -198,6 +198,8 @@ class Transactions:
                 if deadline.passed:
                     raise _unknown(what, "it was sent, and ZooKeeper does not answer any more") from None
                 self._clock.sleep(self._clock.jitter(0.2))
+            except CorruptData as error:  # an index file, perhaps: the damage says nothing of this transaction
+                raise _unknown(what, f"it was sent, and what became of it cannot be read: {error.message}") from None
 
     def by_id(self, key: Key[R], before: Versioned[R] | None, operation: bytes, what: str) -> Look:
         """A look that finds an operation by its id. ``before`` is what the transaction was decided from; None: no

@@ -104,6 +104,13 @@ class Disk:
         self._files, self._durable, self._durable_folders = found, dict(found), set(self._folders)
         self._unsettled.clear()
 
+    def sync(self) -> None:
+        """All that is seen is durable from now on."""
+        for file in self._files.values():
+            file.synced = True
+        self._durable, self._durable_folders = dict(self._files), set(self._folders)
+        self._unsettled.clear()
+
     def flip(self, path: str, random: random.Random) -> None:
         """One bit of the file is another one: bit rot."""
         data = bytearray(self._files[path].data)

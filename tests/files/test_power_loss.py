@@ -1,14 +1,19 @@
 """The power is cut at any moment: what a caller was told is durable is there, whole; a replaced file is the old or the
-new one. LocalStorage runs as it is; the file systems that it runs on are all that POSIX allows."""
+new one. LocalStorage runs as it is; the file systems that it runs on are all that POSIX allows. Then the same for every
+operation of the log, on the disk in memory: whatever ZooKeeper names is there."""
 
 from __future__ import annotations
 
 import os
+from random import Random
 
 import pytest
 
 from pyspark_ledger.files import storage as module
 from pyspark_ledger.files.storage import LocalStorage
+from pyspark_ledger.testing.disk import Disk
+from pyspark_ledger.testing.memory import Crash
+from tests.support.everything import CHANGING, READING, Everything
 from tests.support.powercut import PowerCut
 
 LONG = bytes(range(1, 101))
@@ -142,3 +147,51 @@ def test_a_rename_before_the_content_is_durable_would_be_found(tmp_path, power, 
     monkeypatch.setattr(module._LocalSink, "close", module._LocalSink.abandon)
     replace(storage, power, "topic/state", LONG, b"new content")
     assert [broken for broken in power.broken() if "root/topic/state is b'new c'" in broken]
+
+
+# -- every operation of the log ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def world() -> Everything:
+    return Everything()
+
+
+class PowerGoes:
+    """At one call of an operation, and with it the process."""
+
+    def __init__(self, disk: Disk, at: int, seed: int = 0) -> None:
+        self._disk, self._at, self._random = disk, at, Random(seed)
+        self.calls = 0
+
+    def __call__(self, _: str) -> None:
+        self.calls += 1
+        if self.calls == self._at:
+            self._disk.power_loss(self._random)
+            raise Crash("the power is gone")
+
+
+@pytest.mark.parametrize("operation", CHANGING)
+def test_after_a_power_cut_an_operation_is_done_or_not_and_all_that_is_named_is_there_I1_I12(world, operation):
+    world.restore()
+    before = readings(world)
+    counted = PowerGoes(world.disk, at=0)
+    right = world.run(operation, on_call=counted)
+    told = readings(world)
+    world.disk.power_loss(Random(operation))  # it has returned: nothing of it may be lost
+    after = readings(world)
+    assert after == told
+    for step in range(1, counted.calls + 1, 1 + counted.calls // 10):
+        world.restore()
+        with pytest.raises(Crash):
+            world.run(operation, on_call=PowerGoes(world.disk, step, seed=step))
+        found = readings(world)
+        assert found in (before, after), step
+        if found != after:
+            assert world.run(operation) == right, step
+
+
+def readings(world: Everything) -> dict[str, object]:
+    """Whatever can be read; and that all files that are named are there."""
+    assert {path for paths in world.kinds().values() for path in paths} <= set(world.disk.files())
+    return {operation: world.run(operation) for operation in READING}

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from pyspark_ledger.append import append as protocol
+from pyspark_ledger.append.admission import ByTokens
 from pyspark_ledger.base import names
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.position import EARLIEST, Position
@@ -16,6 +17,7 @@ from pyspark_ledger.compaction.plan import state_slices
 from pyspark_ledger.compaction.run import compact
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.node import CursorNode
+from pyspark_ledger.errors import LedgerError
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log import policies, scan, topics
 from pyspark_ledger.log.generations import files_of, kept, numbered
@@ -30,8 +32,10 @@ from pyspark_ledger.metadata.records import FileRef
 from pyspark_ledger.outbox.outbox import Outbox, Send
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.disk import Disk, MemoryStorage, StorageFaults
-from pyspark_ledger.testing.memory import MemoryMetadata
+from pyspark_ledger.testing.memory import Crash, MemoryMetadata
+from pyspark_ledger.tokens.groups import Groups
 from pyspark_ledger.tokens.tokens import Tokens
+from tests.support.pipeline import token_runs
 from tests.support.rollback import Snapshot, restore, snapshot
 from tests.support.worlds import EAGER, IDS, World, append_ids, stage_ids
 
@@ -39,6 +43,7 @@ LIMITS = replace(
     EAGER, inline_producers_bytes=0, token_chunk=64, inline_bitmap_bytes=1, node_bitmap_bytes=2, entity_bytes=10
 )
 ROOMY = replace(LIMITS, commits_per_ledger=100)  # of a process that does not seal
+OnCall = Callable[[str], None]
 GROUP, OUTBOX, ENTITY, SUBSCRIPTION = "group", "billing", "ann", "old"
 
 
@@ -74,27 +79,46 @@ class Everything:
     # -- processes ---------------------------------------------------------------------------------------------
 
     @contextmanager
-    def process(self, limits: Limits = LIMITS, faults: StorageFaults | None = None) -> Iterator[Log]:
+    def process(
+        self, limits: Limits = LIMITS, faults: StorageFaults | None = None, on_call: OnCall | None = None
+    ) -> Iterator[Log]:
         """A process that has just been started, which knows nothing."""
         storage = MemoryStorage(self.disk, faults)
+        metadata = MemoryMetadata(self.world.server, clock=self.clock)
+
+        def called(call: str) -> None:
+            if on_call is not None:
+                try:
+                    on_call(call)
+                except Crash:
+                    metadata._crashed = True  # it says nothing more to ZooKeeper either
+                    raise
+
+        storage.on_call = called
         with storage.mounted():
-            metadata = MemoryMetadata(self.world.server, clock=self.clock)
             try:
                 yield Log(metadata, storage, self.world.topic, limits=limits, clock=self.clock)
-            finally:
                 metadata.chores.run_all()  # what a thread does in the background
+            except LedgerError:
+                metadata.chores.run_all()
+                raise
+            finally:
+                metadata.close()
 
-    def run(self, operation: str, faults: StorageFaults | None = None) -> Any:
+    def run(self, operation: str, faults: StorageFaults | None = None, on_call: OnCall | None = None) -> Any:
         """What an operation answers to a new process."""
         limits = ROOMY if operation in ROOMY_OPERATIONS else LIMITS
-        with self.process(limits, faults) as log:
+        with self.process(limits, faults, on_call) as log:
             return OPERATIONS[operation](self, log)
 
     # -- what there is ------------------------------------------------------------------------------------------
 
     def kinds(self) -> dict[str, list[str]]:
         """The paths of all files that something names, by kind."""
-        log = self.world.log()
+        with self.process() as log:
+            return self._kinds(log)
+
+    def _kinds(self, log: Log) -> dict[str, list[str]]:
         view = log.refresh(sync=True)
         uuid, index = log.topic.uuid, Index(log.files, view.head.index)
         leaves = list(index.leaves(lambda row: row.first_commit, 0))
@@ -140,6 +164,7 @@ class Everything:
         for path, data in files.items():
             if path not in self.disk.files() or self.disk.content(path) != data:
                 self.disk.put(path, data)
+        self.disk.sync()  # or what was deleted could come back with the next power cut
 
 
 # -- operations ----------------------------------------------------------------------------------------------------
@@ -219,6 +244,15 @@ def _consume(world: Everything, log: Log) -> Any:
     return Tokens(log, GROUP).consume(world.tokens)
 
 
+def _append_with_tokens(world: Everything, log: Log) -> Any:
+    """The first of these tokens is gone."""
+    tokens = world.tokens[:3]
+    batch = stage_ids(log, [[("spender", number) for number in range(len(tokens))]], "spent")
+    admission = ByTokens(Groups.in_namespace_of(log, GROUP), [token_runs(tokens)])
+    done = protocol.append(log, replace(batch, admission=admission))
+    return done.start, done.records, done.dropped
+
+
 def _process(world: Everything, log: Log) -> Any:
     """State, token and a record of the topic in one transaction."""
 
@@ -264,6 +298,7 @@ CHANGING: dict[str, Callable[[Everything, Log], Any]] = {
     "compact": _compact,
     "collect": _collect,
     "consume": _consume,
+    "append with tokens": _append_with_tokens,
     "process": _process,
     "create a topic": _create_topic,
     "subscribe": _subscribe,

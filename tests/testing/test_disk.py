@@ -59,6 +59,20 @@ def test_what_was_not_closed_is_lost_cut_or_torn():
     assert any(data and len(data) == len(LONG) and 0 in data for data in left)
 
 
+def test_when_the_whole_disk_was_synced_it_stays_as_it_is():
+    def synced(storage: MemoryStorage) -> None:
+        storage.create("topic/file").write(LONG)
+        storage._disk.sync()
+
+    def deleted(storage: MemoryStorage) -> None:
+        storage.write("topic/file", LONG)
+        storage.delete("topic/file")
+        storage._disk.sync()
+
+    assert after_power_loss(synced) == {LONG}
+    assert after_power_loss(deleted) == {None}
+
+
 def test_what_another_file_of_the_folder_synced_is_a_name_and_no_content():
     def half_way(storage: MemoryStorage) -> None:
         storage.create("topic/file").write(LONG)
