@@ -107,7 +107,14 @@ def _body_buffers(message: bytes) -> list[tuple[int, int]]:
 
     Two flatbuffer tables say where: field 2 of Message is the header, a RecordBatch, whose field 2 are the buffers.
     """
-    record_batch = _table_field(message, struct.unpack_from("<I", message, 0)[0], 2)
+    return _buffers(message, _header(message))
+
+
+def _header(message: bytes) -> int:
+    return _table_field(message, struct.unpack_from("<I", message, 0)[0], 2)
+
+
+def _buffers(message: bytes, record_batch: int) -> list[tuple[int, int]]:
     vector = _table_field(message, record_batch, 2)
     count = struct.unpack_from("<I", message, vector)[0]
     numbers = struct.unpack_from(f"<{2 * count}q", message, vector + 4)
@@ -115,28 +122,33 @@ def _body_buffers(message: bytes) -> list[tuple[int, int]]:
 
 
 def check_unpacked(file: memoryview) -> None:
-    """ValueError if the record batches of an Arrow file would need more than MOST_TABLE_BYTES: a few bytes of zstd can
-    say that they are very many."""
-    footer_length = struct.unpack_from("<i", file, len(file) - 10)[0]
-    footer = bytes(file[len(file) - 10 - footer_length : len(file) - 10])
-    blocks = _table_field(footer, struct.unpack_from("<I", footer, 0)[0], 3)
-    total = 0
-    for number in range(struct.unpack_from("<I", footer, blocks)[0]):
-        offset, header, _, _ = struct.unpack_from("<qiiq", footer, blocks + 4 + 24 * number)
-        message = bytes(file[offset + 8 : offset + header])
-        compressed = _is_compressed(message)
-        for start, length in _body_buffers(message):
-            # Before the bytes of a compressed buffer stands how many they become; -1: they are as they are.
-            claimed = struct.unpack_from("<q", file, offset + header + start)[0] if compressed and length else 0
-            total += max(length, claimed)
+    """ValueError if the batches of an Arrow file would need more than MOST_TABLE_BYTES: a few bytes of zstd can say
+    that they are very many. Fields 2 and 3 of the footer say where its dictionaries and its record batches are."""
+    length = struct.unpack_from("<i", file, len(file) - 10)[0]
+    footer = bytes(file[len(file) - 10 - length : len(file) - 10])
+    root, total = struct.unpack_from("<I", footer, 0)[0], 0
+    for field in (2, 3):
+        blocks = _table_field(footer, root, field) if _slot(footer, root, field) else None
+        for number in range(struct.unpack_from("<I", footer, blocks)[0] if blocks is not None else 0):
+            assert blocks is not None
+            offset, header, _, _ = struct.unpack_from("<qiiq", footer, blocks + 4 + 24 * number)
+            message, body = bytes(file[offset + 8 : offset + header]), file[offset + header :]
+            # A dictionary has its values in a RecordBatch too, its field 1.
+            total += _unpacked(
+                message, _table_field(message, _header(message), 1) if field == 2 else _header(message), body
+            )
             if total > MOST_TABLE_BYTES:
                 raise ValueError(f"it would need {total} bytes of memory, and at most {MOST_TABLE_BYTES} are taken")
 
 
-def _is_compressed(message: bytes) -> bool:
-    """Whether field 3 of the RecordBatch, which says how, is there."""
-    record_batch = _table_field(message, struct.unpack_from("<I", message, 0)[0], 2)
-    return _slot(message, record_batch, 3) > 0
+def _unpacked(message: bytes, record_batch: int, body: memoryview) -> int:
+    """How many bytes the buffers of a batch become. Field 3 says how they are compressed, if they are: then before the
+    bytes of each stands how many they become; -1: they are as they are."""
+    buffers, compressed = _buffers(message, record_batch), _slot(message, record_batch, 3) > 0
+    return sum(
+        max(length, struct.unpack_from("<q", body, start)[0] if compressed and length else 0)
+        for start, length in buffers
+    )
 
 
 def _table_field(data: bytes, table: int, field: int) -> int:
