@@ -123,22 +123,30 @@ def _buffers(message: bytes, record_batch: int) -> list[tuple[int, int]]:
 
 def check_unpacked(file: memoryview) -> None:
     """ValueError if the batches of an Arrow file would need more than MOST_TABLE_BYTES: a few bytes of zstd can say
-    that they are very many. Fields 2 and 3 of the footer say where its dictionaries and its record batches are."""
+    that they are very many."""
+    total = 0
+    for is_dictionary, offset, header in _blocks(file):
+        message, body = bytes(file[offset + 8 : offset + header]), file[offset + header :]
+        record_batch = _header(message)
+        if is_dictionary:  # which has its values in a RecordBatch too, its field 1
+            record_batch = _table_field(message, record_batch, 1)
+        total += _unpacked(message, record_batch, body)
+        if total > MOST_TABLE_BYTES:
+            raise ValueError(f"it would need {total} bytes of memory, and at most {MOST_TABLE_BYTES} are taken")
+
+
+def _blocks(file: memoryview) -> Iterator[tuple[bool, int, int]]:
+    """Where the footer says that messages are: whether it is a dictionary, the offset, the length of its header. Fields
+    2 and 3 of the footer are lists of dictionaries and of record batches."""
     length = struct.unpack_from("<i", file, len(file) - 10)[0]
     footer = bytes(file[len(file) - 10 - length : len(file) - 10])
-    root, total = struct.unpack_from("<I", footer, 0)[0], 0
+    root = struct.unpack_from("<I", footer, 0)[0]
     for field in (2, 3):
-        blocks = _table_field(footer, root, field) if _slot(footer, root, field) else None
-        for number in range(struct.unpack_from("<I", footer, blocks)[0] if blocks is not None else 0):
-            assert blocks is not None
-            offset, header, _, _ = struct.unpack_from("<qiiq", footer, blocks + 4 + 24 * number)
-            message, body = bytes(file[offset + 8 : offset + header]), file[offset + header :]
-            # A dictionary has its values in a RecordBatch too, its field 1.
-            total += _unpacked(
-                message, _table_field(message, _header(message), 1) if field == 2 else _header(message), body
-            )
-            if total > MOST_TABLE_BYTES:
-                raise ValueError(f"it would need {total} bytes of memory, and at most {MOST_TABLE_BYTES} are taken")
+        if _slot(footer, root, field):
+            blocks = _table_field(footer, root, field)
+            for number in range(struct.unpack_from("<I", footer, blocks)[0]):
+                offset, header = struct.unpack_from("<qi", footer, blocks + 4 + 24 * number)
+                yield field == 2, offset, header
 
 
 def _unpacked(message: bytes, record_batch: int, body: memoryview) -> int:
@@ -158,7 +166,7 @@ def _table_field(data: bytes, table: int, field: int) -> int:
 
 
 def _slot(data: bytes, table: int, field: int) -> int:
-    """Where a field is in a flatbuffer table; 0 if it is not there, and the table has its end before it perhaps."""
+    """Where a field is in a flatbuffer table; 0 if the table does not have it."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     (size,) = struct.unpack_from("<H", data, vtable)
     return int(struct.unpack_from("<H", data, vtable + 4 + 2 * field)[0]) if 4 + 2 * field < size else 0

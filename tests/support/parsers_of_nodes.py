@@ -9,10 +9,12 @@ from functools import cache
 from itertools import chain
 
 import pyarrow as pa
+from pyspark.sql.types import DayTimeIntervalType, StringType, StructField, StructType
 
 from pyspark_ledger.base.bitmap import Bitmap
 from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.cli import ddl
+from pyspark_ledger.datasource.types import arrow_schema, spark_schema
 from pyspark_ledger.files import mask
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.ipc_layout import buffer_count
@@ -68,6 +70,17 @@ def _schema(data: bytes) -> object:
     for field in canonical:
         buffer_count(field.type, field.name)
     return ddl.ddl(canonical), schemas.merge(canonical, canonical, may_add=True)
+
+
+def _spark_schemas() -> list[bytes]:
+    """Also with types that Arrow alone does not tell apart."""
+    fields = [StructField("gap", DayTimeIntervalType(0, 1)), StructField("t", StringType("UNICODE_CI"))]
+    return [schemas.to_bytes(arrow_schema(StructType(fields))), schemas.to_bytes(ddl.parse(COLUMNS))]
+
+
+@parser_of("spark-schema", _spark_schemas)
+def _spark_schema(data: bytes) -> object:
+    return spark_schema(schemas.from_bytes(data))
 
 
 @parser(
