@@ -185,9 +185,10 @@ COMMANDS = (
 )  # fmt: skip
 
 
-@parser("command-line", *(command.replace(" ", "\n").replace("|", " ") for command in COMMANDS))
+@parser("command-line", *(command.replace(" ", "\0").replace("|", " ") for command in COMMANDS))
 def _command_line(data: bytes) -> object:
-    return run_command(text_of(data).split("\n"))
+    """Arguments as the system keeps them: with a zero between, the only byte that none of them can have."""
+    return run_command(text_of(data).split("\0"))
 
 
 ROW = history.Row("order-17", Position(3, 17, 0), "k", True, TOKENS[0])
