@@ -216,7 +216,7 @@ def _list(element: Convert, value: Any) -> list[Any]:
 
 
 def _integer(name: str, limit: int, value: Any) -> int:
-    # 1e3 is a whole number, and so is 1e999999999: as an int that one would take all memory there is.
+    # 1e3 is a whole number, and so is 1e999999999: to make an int of that one takes minutes.
     if isinstance(value, Decimal) and -limit <= value < limit and value == value.to_integral_value():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not -limit <= value < limit:

@@ -41,7 +41,7 @@ def test_what_was_damaged_is_taken_or_refused_by_name(parser: Parser, number: in
 DEEP = 20_000
 TOKEN = "0a1b2c3d-0000-4000-8000-000000000001:3:17"
 FOUND = {
-    "an integer with a billion digits took all memory": ("json-lines", '{"n": 1e999999999}'),
+    "an integer with a billion digits took minutes": ("json-lines", '{"n": 1e999999999}'),
     "an exponent that no decimal can have": ("json-lines", '{"n": 1e9223372036854775808}'),
     "an int that no double can hold": ("json-lines", '{"d": 1%s}' % ("0" * 400)),
     "a duration that no timedelta can hold": ("json-lines", '{"took": "PT99999999999999999999S"}'),
@@ -56,13 +56,13 @@ FOUND = {
     "an offset that is nested very deeply": ("place", '{"a":' * DEEP),
     "a topic's path that is no list": ("write-options", "topic=t\npaths=["),
     "a topic's path that is no text": ("write-options", "topic=t\npaths=5"),
-    "a sequence id that no record can hold was taken, and failed in the commit": (
+    "a sequence id that no record can hold was taken": (
         "write-options",
         "topic=t\nproducerName=p\nsequenceId=9223372036854775808",
     ),
     "a size that Python does not take for a number": ("read-options", "topic=t\nmaxBytesPerTrigger=" + "9" * 5000),
     "a time that Python does not take for a number": ("read-options", "topic=t\nstartingTimestamp=" + "9" * 5000),
-    "a number of records that is text was taken, and failed where it was counted": (
+    "a number of records that is text was taken": (
         "offset",
         '{"v":2,"topics":{"t":{"id":"0a1b2c3d-0000-4000-8000-000000000001","pos":"0:0:0","rev":0,"epoch":0,"records":"1"}}}',
     ),
@@ -71,7 +71,7 @@ FOUND = {
     "a relative path in a URI": ("storage-root", "file:x"),
     "a run without its end": ("runs", b"\x03"),
     "a number without its end": ("runs", b"\x03\x80"),
-    "a number of half a megabyte was taken, in time by the square of its length": ("runs", b"\xff" * 500_000),
+    "a number of half a megabyte was taken": ("runs", b"\xff" * 500_000),
     "a bitmap of more numbers than there is memory": ("bitmap", b"\xff" * 7 + b"\x7f"),
     "a bitmap that is no zstd": ("bitmap", b"\x08" + b"\0" * 7 + b"not zstd"),
     "a mask of more rows than there is memory": ("mask", b"\xff" * 7 + b"\x7fx"),
