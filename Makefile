@@ -11,7 +11,7 @@ PROTOS := pyspark_ledger/zk_metadata/records pyspark_ledger/zk_metadata/format1
 GRPCIO_TOOLS = $(shell sed -n 's/^proto = \["\(.*\)"\]/\1/p' pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test core spark lint coverage bench search soak proto wheel clean
+.PHONY: help setup java demo test core spark lint coverage bench search soak fuzz proto wheel clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -97,6 +97,18 @@ SEED ?=
 soak: setup ## real processes under real faults for SECONDS=600, drawn from SEED, and then the checker
 	$(PY) -m tests.soak --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
+# Of all parsers together, and which: all, or those whose names begin with TARGET.
+INPUTS ?= 1000000
+TARGET ?=
+
+$(VENV)/.fuzz: $(VENV)/.ready
+	@echo "Installing atheris into $(VENV)"
+	@$(PIP) -e '.[fuzz]'
+	@touch $@
+
+fuzz: setup $(VENV)/.fuzz ## every parser with a million inputs, none of which may raise but an error by name
+	@$(PY) -m tests.support.fuzz --inputs $(INPUTS) --target '$(TARGET)' --seed $(or $(SEED),1)
+
 proto: ## generate the protobuf code again, with the oldest protoc that is supported
 	test -x $(VENV)/proto/bin/python || $(PYTHON) -m venv $(VENV)/proto
 	$(VENV)/proto/bin/python -m pip install --quiet --disable-pip-version-check '$(GRPCIO_TOOLS)' 'setuptools<81'
@@ -119,6 +131,6 @@ wheel: setup ## build dist/*.whl
 	$(PY) -m build --wheel --no-isolation
 
 clean: ## remove what builds and tests leave behind (.venv stays)
-	rm -rf dist build .coverage .coverage.json .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf dist build .coverage .coverage.json .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .fuzz
 	rm -rf spark-warehouse metastore_db artifacts derby.log
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

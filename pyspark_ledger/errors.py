@@ -96,6 +96,28 @@ class Unavailable(LedgerError):
     default_code = "LEDGER_UNAVAILABLE"
 
 
+@contextmanager
+def damage(thing: str) -> Iterator[None]:
+    """Around what makes sense of bytes that were stored: whatever goes wrong with them becomes CorruptData, with the
+    name of the thing and the reason. Errors of this package go on as they are."""
+    try:
+        yield
+    except LedgerError:
+        raise
+    except MemoryError as error:
+        raise Unavailable(
+            f"{thing} needs more memory than there is ({error}): give the process more. If it should be small, it is "
+            "damaged: restore it from a copy",
+            "LEDGER_OUT_OF_MEMORY",
+        ) from error
+    except Exception as error:
+        why = str(error).partition("\n")[0]
+        raise CorruptData(
+            f"{thing} is damaged: {why or 'it is not as it was written'} ({type(error).__name__}); restore it from a "
+            "copy"
+        ) from error
+
+
 # What the operating system says about a file, and what to do about it.
 _NO_ROOM = "make room there"
 _NO_ACCESS = "give the user of this process access to it"

@@ -8,6 +8,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_ledger.base.limits import MOST_BITMAP_NUMBERS
+from pyspark_ledger.errors import damage
+
 _FEW = 1_000  # up to this many numbers are added one by one
 
 
@@ -17,7 +20,10 @@ class Bitmap:
     def __init__(self, size: int, packed: bytes = b"") -> None:
         self.size = size
         length = (size + 7) // 8
-        bits = pa.decompress(packed, decompressed_size=length, codec="zstd", asbytes=True) if packed else bytes(length)
+        with damage("a bitmap of tokens"):
+            if size > MOST_BITMAP_NUMBERS:
+                raise ValueError(f"it would have {size} numbers, and none has more than {MOST_BITMAP_NUMBERS}")
+            bits = pa.decompress(packed, decompressed_size=length, codec="zstd", asbytes=True) if packed else length
         self._bits = bytearray(bits)
 
     def copy(self) -> Bitmap:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# What no record or file of ours exceeds. Whoever reads one that does would only waste memory before it fails.
+MOST_TABLE_BYTES = 4 << 30  # in memory, of an index file, a snapshot or another file that is read whole
+MOST_BITMAP_NUMBERS = 1 << 27  # in one bitmap of tokens: 16 MB
+MOST_BATCH_ROWS = 1 << 24  # in one record batch of an entry file: we write a 256th of that
+MOST_MASKED_ROWS = 1 << 30  # of an entry of which some rows are masked: 128 MB
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

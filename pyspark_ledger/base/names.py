@@ -12,8 +12,9 @@ OUTBOXES_FOLDER = "outboxes"
 DEFAULT_ZOOKEEPER = "127.0.0.1:2181"
 _OF_SPARK = "spark-"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
-_VERSIONED = re.compile(r"/(\d{12,})-([0-9a-f]{32})$")
-_STAGED = re.compile(r"([0-9a-f]{8,16})/([0-9a-f]{32})\.arrow")
+# Numbers as they are written here, and no other spelling: padded with zeros only up to their width.
+_VERSIONED = re.compile(r".*/([0-9]{12}|[1-9][0-9]{12,18})-([0-9a-f]{32})", re.DOTALL)
+_STAGED = re.compile(r"([0-9a-f]{8}|[1-9a-f][0-9a-f]{8,15})/([0-9a-f]{32})\.arrow")
 
 
 def check_topic_name(name: str) -> str:
@@ -76,7 +77,7 @@ def versioned_file(folder: str, version: int, uid: bytes) -> str:
 
 
 def parse_versioned_file(path: str) -> tuple[int, bytes] | None:
-    match = _VERSIONED.search(path)
+    match = _VERSIONED.fullmatch(path)
     return (int(match[1]), bytes.fromhex(match[2])) if match else None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pyspark_ledger.errors import InvalidInput
 
-_SPELLING = re.compile(r"(\d{1,18}):(\d{1,18}):(\d{1,18})")
+_SPELLING = re.compile(r"([0-9]{1,18}):([0-9]{1,18}):([0-9]{1,18})")
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from pyspark_ledger.errors import damage
+
+_BITS = 63  # of a number, at most
 
 
 class Runs:
@@ -39,14 +44,15 @@ class Runs:
         return hash((tuple(self._starts), tuple(self._stops)))
 
     def __repr__(self) -> str:
-        return f"Runs({list(self)})"
+        return f"Runs({list(iter(self))})"
 
     def __len__(self) -> int:
-        """How many numbers."""
+        """How many numbers. So a list of the runs is ``list(iter(runs))``: ``list(runs)`` would make room for this many
+        before it begins."""
         return sum(self._stops) - sum(self._starts)
 
     def __or__(self, other: Iterable[tuple[int, int]]) -> Runs:
-        return Runs([*self, *other])
+        return Runs(chain(self, other))
 
     def without(self, number: int) -> Runs:
         cut = (
@@ -58,7 +64,8 @@ class Runs:
     def since(self, number: int) -> Runs:
         """Without everything below a number."""
         first = bisect_left(self._stops, number + 1)
-        return Runs((max(start, number), stop) for start, stop in list(self)[first:])
+        left = zip(self._starts[first:], self._stops[first:], strict=True)
+        return Runs((max(start, number), stop) for start, stop in left)
 
     def next_missing(self, number: int) -> int:
         """The first number at or after this one that is not in the set."""
@@ -78,12 +85,15 @@ class Runs:
 
     @classmethod
     def unpack(cls, packed: bytes, base: int) -> Runs:
-        numbers = list(_varints(packed))
-        runs, last = [], base
-        for skip, length in zip(numbers[::2], numbers[1::2], strict=True):
-            runs.append((last + skip, last + skip + length))
-            last += skip + length
-        return cls(runs)
+        with damage("a set of numbers in a node"):
+            numbers = list(_varints(packed))
+            runs, last = [], base
+            for skip, length in zip(numbers[::2], numbers[1::2], strict=True):
+                runs.append((last + skip, last + skip + length))
+                last += skip + length
+            if last >> _BITS:
+                raise ValueError("its numbers are too large")
+            return cls(runs)
 
 
 def _put_varint(packed: bytearray, number: int) -> None:
@@ -96,8 +106,12 @@ def _put_varint(packed: bytearray, number: int) -> None:
 def _varints(packed: bytes) -> Iterator[int]:
     number = shift = 0
     for byte in packed:
+        if shift >= _BITS:
+            raise ValueError("a number does not end")
         number |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
             yield number
             number = shift = 0
+    if shift:
+        raise ValueError("its last number is cut off")

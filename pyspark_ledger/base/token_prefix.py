@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-_SPELLING = re.compile(rf"({_UUID}):(?:(\d{{1,18}}):(\d{{1,18}})|m([0-9a-f]{{32}}))")
+_SPELLING = re.compile(rf"({_UUID}):(?:([0-9]{{1,18}}):([0-9]{{1,18}})|m([0-9a-f]{{32}}))")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ def duration(_context: click.Context, _option: click.Parameter, text: str | None
     """Seconds."""
     if text is None:
         return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd])", text)
     if match is None:
         raise click.BadParameter(f"'{text}' is no duration: write 30s, 10m, 1h or 7d")
     return float(match[1]) * _UNITS[match[2]]

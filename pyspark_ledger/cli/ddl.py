@@ -37,6 +37,7 @@ _ALIASES = {
     "timestamp_ltz": "timestamp",
 }
 _DECIMALS = ("decimal", "dec", "numeric")
+_DEPTH = 100  # of types inside types: Arrow files hold no more either
 _TOKEN = re.compile(r"`(?:[^`]|``)+`|\w+|\S")
 _PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")
 T = TypeVar("T")
@@ -44,6 +45,8 @@ T = TypeVar("T")
 
 def parse(text: str) -> pa.Schema:
     """InvalidInput says where it stops making sense."""
+    if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise InvalidInput("the schema has characters that are no UTF-8", "LEDGER_INVALID_SCHEMA")
     parser = _Parser(text)
     fields = parser.list_of(parser.column)
     parser.end()
@@ -56,11 +59,11 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens = list(_TOKEN.finditer(text))
-        self._at = 0
+        self._at = self._depth = 0
 
     def column(self) -> pa.Field:
         """``name type`` or ``name: type``, perhaps NOT NULL."""
-        name = self._take(r"`.+`|\w+", "a column's name (in `backticks` if it is unusual)")
+        name = self._take(r"(?s:`.+`)|\w+", "a column's name (in `backticks` if it is unusual)")
         self._accept(":")
         kind = self.type()
         nullable = not self._accept("not")
@@ -82,14 +85,15 @@ class _Parser:
                 self._expect(word)
             return _SIMPLE["interval day to second"]
         known = "|".join((*_SIMPLE, *_ALIASES))
+        known = f"(?a:{known})"  # or IGNORECASE would take "ſtring" for a string
         word = self._take(known, f"a type: {', '.join(_SIMPLE)}, decimal(p,s), array<>, map<,> or struct<>").lower()
         return _SIMPLE[_ALIASES.get(word, word)]
 
     def _decimal(self) -> pa.DataType:
         precision, scale = 10, 0
         if self._accept("("):
-            precision = int(self._take(r"[1-9]|[12]\d|3[0-8]", "a number of digits from 1 to 38"))
-            scale = int(self._take(r"\d+", "a number of digits after the point")) if self._accept(",") else 0
+            precision = int(self._take(r"[1-9]|[12][0-9]|3[0-8]", "a number of digits from 1 to 38"))
+            scale = int(self._take(r"[0-9]{1,2}", "a number of digits after the point")) if self._accept(",") else 0
             if scale > precision:
                 self._fail(f"at most {precision} digits after the point")
             self._expect(")")
@@ -108,7 +112,11 @@ class _Parser:
 
     def _inside(self, part: Callable[[], T]) -> T:
         self._expect("<")
+        self._depth += 1
+        if self._depth > _DEPTH:
+            self._fail(f"at most {_DEPTH} types inside one another, and not another one")
         inner = part()
+        self._depth -= 1
         self._expect(">")
         return inner
 

@@ -12,9 +12,10 @@ import difflib
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, localcontext
 from functools import partial
 from typing import Any, NoReturn
 
@@ -25,7 +26,8 @@ from pyspark_ledger.cli.ddl import type_name
 from pyspark_ledger.errors import InvalidInput
 
 Convert = Callable[[Any], Any]
-_SECONDS = re.compile(r"PT(-?\d+(?:\.\d{1,6})?)S")
+_SECONDS = re.compile(r"PT(-?[0-9]{1,30}(?:\.[0-9]{1,6})?)S")
+_LARGEST = sys.float_info.max
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -93,7 +95,7 @@ class Decoder:
         """One JSON object."""
         try:
             value = json.loads(text, parse_float=Decimal)  # a float would already have lost a decimal's digits
-        except ValueError as error:
+        except (ValueError, ArithmeticError, RecursionError) as error:
             raise InvalidInput(f"this is no JSON: {error}", "LEDGER_INVALID_VALUE") from None
         if not isinstance(value, dict):
             raise InvalidInput("a JSON object was expected, column -> value", "LEDGER_INVALID_VALUE")
@@ -113,7 +115,7 @@ class Decoder:
         for name, given in value.items():
             try:
                 record[name] = self._fields[name](given)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise InvalidInput(f"column '{name}': {error}", "LEDGER_INVALID_VALUE") from None
         for name in self._required:
             if record.get(name) is None:
@@ -181,7 +183,7 @@ def _cell(kind: pa.DataType) -> Convert:
     def convert(text: str) -> Any:
         try:
             return parse(text.lower() if pat.is_boolean(kind) else text)
-        except (ValueError, InvalidOperation):
+        except (ValueError, ArithmeticError, RecursionError):
             return text
 
     return convert
@@ -214,8 +216,9 @@ def _list(element: Convert, value: Any) -> list[Any]:
 
 
 def _integer(name: str, limit: int, value: Any) -> int:
-    if isinstance(value, Decimal) and value == value.to_integral_value():
-        value = int(value)  # 1e3
+    # 1e3 is a whole number, and so is 1e999999999: to make an int of that one takes minutes.
+    if isinstance(value, Decimal) and -limit <= value < limit and value == value.to_integral_value():
+        value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not -limit <= value < limit:
         _refuse(value, name)
     return value
@@ -224,9 +227,11 @@ def _integer(name: str, limit: int, value: Any) -> int:
 def _float(value: Any) -> float:
     if isinstance(value, str) and value in _NOT_FINITE:
         return _NOT_FINITE[value]
-    return (
-        float(value) if isinstance(value, int | Decimal) and not isinstance(value, bool) else _refuse(value, "number")
-    )
+    if not isinstance(value, int | Decimal) or isinstance(value, bool):
+        _refuse(value, "number")
+    if isinstance(value, Decimal) and not value.is_finite():  # of a table, which may have NaN without quotes
+        return float(value)
+    return float(value) if -_LARGEST <= value <= _LARGEST else _refuse(value, "number of a double's size")
 
 
 def _decimal(precision: int, scale: int, value: Any) -> Decimal:
@@ -234,9 +239,10 @@ def _decimal(precision: int, scale: int, value: Any) -> Decimal:
     if not isinstance(value, str | int | Decimal) or isinstance(value, bool):
         _refuse(value, what)
     try:
-        number = Decimal(value)
-        fits = number == round(number, scale) and abs(number) < Decimal(10) ** (precision - scale)
-    except (InvalidOperation, ValueError, OverflowError):  # no number, or none that is finite
+        with localcontext(prec=100):  # more digits than any decimal has: otherwise 28 are the most
+            number = Decimal(value)
+            fits = number == round(number, scale) and abs(number) < Decimal(10) ** (precision - scale)
+    except (ArithmeticError, ValueError):  # no number, or none that is finite
         fits = False
     return number if fits else _refuse(value, what)
 
@@ -270,7 +276,10 @@ def _duration(value: Any) -> timedelta:
     match = _SECONDS.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         _refuse(value, "duration as PT1.5S")
-    return timedelta(microseconds=int(Decimal(match[1]).scaleb(6)))
+    try:
+        return timedelta(microseconds=int(Decimal(match[1]).scaleb(6)))
+    except OverflowError:
+        _refuse(value, "duration of less than a billion days")
 
 
 def _of(python: type, what: str) -> Convert:

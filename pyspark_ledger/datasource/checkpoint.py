@@ -25,7 +25,7 @@ class Checkpoint:
         data = self._read("metadata")
         try:
             return str(json.loads(data)["id"]) if data else ""
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return ""
 
     def digest(self, batch_id: int) -> bytes:

@@ -90,18 +90,25 @@ def parse(offset: Any, topic: Topic) -> Offset:
             Position.parse(fields["base"]) if "base" in fields else None,
             bytes.fromhex(fields.get("cursor", "")),
             name,
-            fields.get("records"),
+            index(fields["records"]) if "records" in fields else None,
             SeenCommit.parse(fields["commit"]) if "commit" in fields else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
         raise InvalidInput(
-            f"the checkpoint has an offset that is not a ledger's: {json.dumps(offset)} ({why}). "
+            f"the checkpoint has an offset that is not a ledger's: {_shown(offset)} ({why}). "
             "It belongs to another source, or was changed: restore it from a copy, or start with a new checkpoint"
         ) from None
     if found.uuid != topic.uuid:
         raise _of_another_topic(found, topic)
     return found
+
+
+def _shown(offset: Any) -> str:
+    try:
+        return json.dumps(offset)
+    except (TypeError, ValueError, RecursionError):  # nested so deeply that it cannot even be shown
+        return "no JSON"
 
 
 def _of_another_topic(found: Offset, topic: Topic) -> InvalidInput:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_INT64 = 1 << 63
+
 BOTH = ("zookeeper", "zookeeper.password", "storage", "topic")
 READ = (
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "maxRowsPerTrigger",
@@ -264,7 +266,7 @@ def _connection(take: _Taker) -> Connection:
 
 
 def _topic(given: Mapping[str, str]) -> str:
-    paths = json.loads(given.get("paths") or "[]")
+    paths = _paths(given.get("paths") or "[]")
     if len(paths) > 1:
         raise InvalidInput("one topic at a time: union the streams of several", "LEDGER_INVALID_OPTION")
     path, option = given.get("path") or next(iter(paths), None), given.get("topic")
@@ -279,6 +281,17 @@ def _topic(given: Mapping[str, str]) -> str:
             "LEDGER_NO_TOPIC",
         )
     return names.check_topic_name(name)
+
+
+def _paths(text: str) -> list[Any]:
+    """Spark's own spelling of .load("a", "b")."""
+    try:
+        paths = json.loads(text)
+    except (ValueError, RecursionError):
+        paths = None
+    if not isinstance(paths, list):
+        raise invalid("paths", text, "it must be a JSON list of topics' names")
+    return paths
 
 
 def _place(take: _Taker, offsets: str, timestamp: str) -> Place | None:
@@ -309,9 +322,12 @@ def _timestamp(option: str, text: str) -> Place:
 
 def _integer(option: str, text: str) -> int:
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
         raise invalid(option, text, "it must be a whole number") from None
+    if not -_INT64 <= number < _INT64:
+        raise invalid(option, text, "it must be a number of 64 bits")
+    return number
 
 
 def _positive(option: str, text: str) -> int:
@@ -322,14 +338,14 @@ def _positive(option: str, text: str) -> int:
 
 
 def _size(option: str, text: str) -> int:
-    match = re.fullmatch(r"(\d+)\s*([kmgt]?)i?b?", text.strip().lower())
+    match = re.fullmatch(r"([0-9]{1,18})\s*([kmgt]?)i?b?", text.strip().lower())
     if match is None or int(match[1]) < 1:
         raise invalid(option, text, "it must be a number of bytes, as in 67108864 or 64m")
     return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2]]
 
 
 def _duration(option: str, text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", text.strip().lower())
+    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h)?", text.strip().lower())
     if match is None:
         raise invalid(option, text, "it must be a duration, as in 500ms, 30s, 15m or 1h")
     return float(match[1]) * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}[match[2] or "s"]

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from pyspark_ledger.errors import InvalidInput
+from pyspark_ledger.errors import InvalidInput, damage
 
 SPARK_FIELD = b"ledger.spark.field"
 
@@ -20,7 +20,9 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    return StructType([_spark_field(field) for field in schema])
+    """Of a topic. CorruptData if it is none that a topic can have."""
+    with damage("the node with a topic's schema"):
+        return StructType([_spark_field(field) for field in schema])
 
 
 def _arrow_field(field: StructField) -> pa.Field:

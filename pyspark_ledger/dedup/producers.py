@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,8 +18,12 @@ from pyspark_ledger.base.position import Position
 from pyspark_ledger.dedup.batch_ids import owner
 from pyspark_ledger.dedup.sequences import Sequences
 from pyspark_ledger.errors import Conflict
-from pyspark_ledger.files.topicfiles import RowCodec, TopicFiles
+from pyspark_ledger.files.topicfiles import RowCodec, TopicFiles, check_columns
 from pyspark_ledger.metadata.records import Commit, DedupSnapshot, ProducerState
+
+_HIGHEST = pa.schema([("producer", pa.string()), ("sequence", pa.int64())])
+_SEQUENCES = pa.schema([("name", pa.string()), ("sequence", pa.int64()), ("publish_ms", pa.int64())])
+_EVICTED = pa.schema([("fingerprint", pa.uint64())])
 
 
 @cache  # made when it is first needed: tasks import this module and never read a snapshot
@@ -126,8 +131,7 @@ class Producers:
             columns = [highest[name].to_pylist() for name in ("producer", "sequence")]
             slots = highest["slot"].combine_chunks()
         elif commit.highest_file is not None:
-            table = files.fetch_table(commit.highest_file)
-            columns, slots = [table[name].to_pylist() for name in ("producer", "sequence")], None
+            columns, slots = files.fetch_as(commit.highest_file, _highest_ids), None
         else:
             columns, slots = [list(column) for column in zip(*commit.highest, strict=True)] or [[], []], None
         names, last = columns
@@ -167,7 +171,7 @@ class Producers:
         evicted_file = None
         if self._evicted:
             fingerprints = pa.array(sorted(self._evicted), pa.uint64())
-            evicted_file = files.stage_table(pa.table({"fingerprint": fingerprints}), epoch)
+            evicted_file = files.stage_table(pa.table([fingerprints], schema=_EVICTED), epoch)
         evicted = (len(self._evicted), evicted_file)
         if len(self) * 40 <= self._limits.inline_producers_bytes:  # else it cannot be small enough
             states = self.all()
@@ -185,15 +189,29 @@ class Producers:
     def load(cls, snapshot: DedupSnapshot, files: TopicFiles, limits: Limits) -> Producers:
         self = cls(snapshot.next_commit, snapshot.producers, limits)
         if snapshot.producers_file is not None:
-            table = files.fetch_table(snapshot.producers_file)
-            is_owned = pc.fill_null(pc.invert(table["per_record"]), False)
-            for row in table.filter(is_owned).to_pylist():
-                self._put(_rows().load(row))
-            per_record = table.filter(pc.invert(is_owned))
-            self._sequences.put(*(per_record[name].to_pylist() for name in ("name", "sequence", "publish_ms")))
+            files.fetch_as(snapshot.producers_file, self._load)
         if snapshot.evicted_file is not None:
-            self._evicted = set(files.fetch_table(snapshot.evicted_file)["fingerprint"].to_pylist())
+            self._evicted = files.fetch_as(snapshot.evicted_file, _fingerprints)
         return self
+
+    def _load(self, table: pa.Table) -> None:
+        is_owned = pc.fill_null(pc.invert(table["per_record"]), False)
+        owned, per_record = table.filter(is_owned), table.filter(pc.invert(is_owned))
+        _rows().check(owned)
+        for row in owned.to_pylist():
+            self._put(_rows().load(row))
+        check_columns(per_record, _SEQUENCES)
+        self._sequences.put(*(per_record[name].to_pylist() for name in _SEQUENCES.names))
+
+
+def _highest_ids(table: pa.Table) -> list[list[Any]]:
+    check_columns(table, _HIGHEST)
+    return [table[name].to_pylist() for name in _HIGHEST.names]
+
+
+def _fingerprints(table: pa.Table) -> set[int]:
+    check_columns(table, _EVICTED)
+    return set(table["fingerprint"].to_pylist())
 
 
 def _per_record(name: str, sequence: int, publish_ms: int) -> ProducerState:
@@ -202,7 +220,7 @@ def _per_record(name: str, sequence: int, publish_ms: int) -> ProducerState:
 
 def _pairs(sequences: Iterable[tuple[str, int, int]]) -> pa.Table:
     rows = [{"producer": name, "sequence": last} for name, last, _ in sequences]
-    return pa.Table.from_pylist(rows, schema=pa.schema([("producer", pa.string()), ("sequence", pa.int64())]))
+    return pa.Table.from_pylist(rows, schema=_HIGHEST)
 
 
 def _fingerprint(name: str) -> int:

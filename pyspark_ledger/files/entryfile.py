@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ import xxhash
 
 from pyspark_ledger.base import names
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
-from pyspark_ledger.errors import CorruptData, InvalidInput
+from pyspark_ledger.errors import CorruptData, InvalidInput, damage
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entrysource import open_source
 from pyspark_ledger.files.ipc_layout import BatchLayout, RecordBatchMessage, buffer_count, hash_chunks
@@ -118,9 +119,10 @@ class EntryReader:
         self._file = file
         self._source = open_source(storage, self._path, file)
         self._verify_tail()
-        self._reader = self._arrow()
-        self._batches = self._read_tail()
-        self.columns: list[str] = self._reader.schema.names  # all that the file has
+        with self._damage():
+            self._reader = self._arrow()
+            self._batches = self._read_tail()
+            self.columns: list[str] = self._reader.schema.names  # all that the file has
         self.choose(self.columns if columns is None else columns)
 
     def choose(self, columns: Sequence[str]) -> None:
@@ -130,7 +132,8 @@ class EntryReader:
     def batches(self, start: int, stop: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The rows [start, stop) as (index of the first row, batch), in order."""
         # Named fields also make Arrow read column by column, and so nothing that was not fetched.
-        self._reader = self._arrow(self._fields)
+        with self._damage():
+            self._reader = self._arrow(self._fields)
         first = 0
         for number, described in enumerate(self._batches):
             low, high = max(start - first, 0), min(stop - first, described.rows)
@@ -154,24 +157,42 @@ class EntryReader:
                 "upgrade pyspark-ledger",
                 "LEDGER_NEWER_FORMAT",
             )
-        return [_unpack(row) for row in tail["batches"]]
+        batches = [_unpack(row) for row in tail["batches"]]
+        if len(batches) != self._reader.num_record_batches - 1:
+            raise ValueError(f"its tail describes {len(batches)} of {self._reader.num_record_batches - 1} batches")
+        for batch in batches:
+            batch.check(len(self._reader.schema), self._file.length)
+        return batches
 
     def _verify(self, number: int, batch: BatchLayout) -> None:
-        parts = [(batch.offset, batch.header), *(batch.columns[i] for i in self._fields)]
-        self._source.fetch(parts)
+        parts = self._fetch(batch)
         hashes = (batch.hashes[0], *(batch.hashes[i + 1] for i in self._fields))
         for (offset, length), expected in zip(parts, hashes, strict=True):
             if xxhash.xxh3_64_intdigest(self._source.view(offset, length)) != expected:
                 raise self._corrupt(f"batch {number} (bytes {offset} to {offset + length}) fails its checksum")
 
+    def _fetch(self, batch: BatchLayout) -> list[tuple[int, int]]:
+        """Its header, and the columns that are read."""
+        parts = [(batch.offset, batch.header), *(batch.columns[i] for i in self._fields)]
+        self._source.fetch(parts)
+        return parts
+
     def _decode(self, number: int) -> pa.RecordBatch:
         if not self._fields:  # a count needs no column, but Arrow takes an empty list for "all"
             return schemas.no_columns(self._batches[number].rows)
-        return self._reader.get_batch(number)
+        with self._damage():
+            batch, said = self._reader.get_batch(number), self._batches[number].rows
+            batch.validate()
+            if batch.num_rows != said:
+                raise ValueError(f"batch {number} has {batch.num_rows} rows, its tail says {said}")
+        return batch
 
     def _arrow(self, fields: list[int] | None = None) -> Any:
         options = pa.ipc.IpcReadOptions(included_fields=fields or None, use_threads=False)
         return pa.ipc.open_file(self._source.arrow_file(), options=options)
+
+    def _damage(self) -> AbstractContextManager[None]:
+        return damage(self._storage.where(self._path))
 
     def _corrupt(self, what: str) -> CorruptData:
         return CorruptData(f"{self._storage.where(self._path)} is damaged: {what}; restore it from a copy")

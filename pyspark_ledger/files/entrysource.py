@@ -121,3 +121,8 @@ def _check_length(storage: Storage, path: str, file: FileRef) -> None:
         raise CorruptData(
             f"{storage.where(path)} has {size} bytes, its commit says {file.length}; restore it from a copy"
         )
+    if not 0 < file.tail_length <= file.length:
+        raise CorruptData(
+            f"the commit of {storage.where(path)} says that {file.tail_length} of {file.length} bytes are its tail: "
+            "restore the commit from a copy"
+        )

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.types as pat
 import xxhash
 
-from pyspark_ledger.errors import InvalidInput
+from pyspark_ledger.base.limits import MOST_BATCH_ROWS, MOST_TABLE_BYTES
+from pyspark_ledger.errors import CorruptData, InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,16 @@ class BatchLayout:
     columns: tuple[tuple[int, int], ...]  # (offset, length) from the start of the file
     hashes: tuple[int, ...]  # the header's, then each column's
 
+    def check(self, columns: int, file_length: int) -> None:
+        """ValueError if it is no batch of a file of this length, with so many columns."""
+        if len(self.columns) != columns or len(self.hashes) != columns + 1:
+            raise ValueError(f"its tail describes a batch of {len(self.columns)} columns, and it has {columns}")
+        if not 0 <= self.rows <= MOST_BATCH_ROWS:
+            raise ValueError(f"its tail describes a batch of {self.rows} rows")
+        for offset, length in ((self.offset, self.header), *self.columns):
+            if not 0 <= offset <= offset + length <= file_length:
+                raise ValueError(f"its tail names the bytes {offset} to {offset + length}, and it has {file_length}")
+
 
 class RecordBatchMessage:
     """A record batch message as it went to the file: finds each column's bytes and hashes them."""
@@ -34,15 +46,17 @@ class RecordBatchMessage:
         self._chunks = chunks
         self._start = end - sum(map(len, chunks))  # of the chunks, in the file
         self._skip = 0  # from there to the message
-        if self._peek(0, 6) == b"ARROW1":  # the first message brings the magic and the schema along
-            self._skip = 8 + self._header_length(8)
-        self._header = self._header_length(self._skip)
+        with _understood():
+            if self._peek(0, 6) == b"ARROW1":  # the first message brings the magic and the schema along
+                self._skip = 8 + self._header_length(8)
+            self._header = self._header_length(self._skip)
 
     def describe(self, rows: int, buffers_of: list[int]) -> BatchLayout:
         header = self._peek(self._skip, self._header)
-        buffers = _body_buffers(header[8:])
-        if sum(buffers_of) != len(buffers):
-            raise AssertionError(f"the message has {len(buffers)} buffers, its schema says {sum(buffers_of)}")
+        with _understood():
+            buffers = _body_buffers(header[8:])
+            if sum(buffers_of) != len(buffers):
+                raise ValueError(f"it has {len(buffers)} buffers, its schema says {sum(buffers_of)}")
         body = self._skip + self._header
         columns: list[tuple[int, int]] = []
         hashes = [xxhash.xxh3_64_intdigest(header)]
@@ -72,6 +86,15 @@ class RecordBatchMessage:
             at += len(chunk)
 
 
+@contextmanager
+def _understood() -> Iterator[None]:
+    """A batch that was written and is not understood must not be committed: nobody could verify it."""
+    try:
+        yield
+    except (struct.error, ValueError) as error:
+        raise CorruptData(f"pyarrow has written a record batch that is not as Arrow's format says: {error}") from None
+
+
 def hash_chunks(chunks: Iterable[memoryview]) -> int:
     hashed = xxhash.xxh3_64()
     for chunk in chunks:
@@ -84,18 +107,69 @@ def _body_buffers(message: bytes) -> list[tuple[int, int]]:
 
     Two flatbuffer tables say where: field 2 of Message is the header, a RecordBatch, whose field 2 are the buffers.
     """
-    record_batch = _table_field(message, struct.unpack_from("<I", message, 0)[0], 2)
+    return _buffers(message, _header(message))
+
+
+def _header(message: bytes) -> int:
+    return _table_field(message, struct.unpack_from("<I", message, 0)[0], 2)
+
+
+def _buffers(message: bytes, record_batch: int) -> list[tuple[int, int]]:
     vector = _table_field(message, record_batch, 2)
     count = struct.unpack_from("<I", message, vector)[0]
     numbers = struct.unpack_from(f"<{2 * count}q", message, vector + 4)
     return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
+def check_unpacked(file: memoryview) -> None:
+    """ValueError if the batches of an Arrow file would need more than MOST_TABLE_BYTES: a few bytes of zstd can say
+    that they are very many."""
+    total = 0
+    for is_dictionary, offset, header in _blocks(file):
+        message, body = bytes(file[offset + 8 : offset + header]), file[offset + header :]
+        record_batch = _header(message)
+        if is_dictionary:  # which has its values in a RecordBatch too, its field 1
+            record_batch = _table_field(message, record_batch, 1)
+        total += _unpacked(message, record_batch, body)
+        if total > MOST_TABLE_BYTES:
+            raise ValueError(f"it would need {total} bytes of memory, and at most {MOST_TABLE_BYTES} are taken")
+
+
+def _blocks(file: memoryview) -> Iterator[tuple[bool, int, int]]:
+    """Where the footer says that messages are: whether it is a dictionary, the offset, the length of its header. Fields
+    2 and 3 of the footer are lists of dictionaries and of record batches."""
+    length = struct.unpack_from("<i", file, len(file) - 10)[0]
+    footer = bytes(file[len(file) - 10 - length : len(file) - 10])
+    root = struct.unpack_from("<I", footer, 0)[0]
+    for field in (2, 3):
+        if _slot(footer, root, field):
+            blocks = _table_field(footer, root, field)
+            for number in range(struct.unpack_from("<I", footer, blocks)[0]):
+                offset, header = struct.unpack_from("<qi", footer, blocks + 4 + 24 * number)
+                yield field == 2, offset, header
+
+
+def _unpacked(message: bytes, record_batch: int, body: memoryview) -> int:
+    """How many bytes the buffers of a batch become. Field 3 says how they are compressed, if they are: then before the
+    bytes of each stands how many they become; -1: they are as they are."""
+    buffers, compressed = _buffers(message, record_batch), _slot(message, record_batch, 3) > 0
+    return sum(
+        max(length, struct.unpack_from("<q", body, start)[0] if compressed and length else 0)
+        for start, length in buffers
+    )
+
+
 def _table_field(data: bytes, table: int, field: int) -> int:
     """Where the object that a flatbuffer table's field points to begins."""
+    slot = _slot(data, table, field)
+    return table + slot + int(struct.unpack_from("<I", data, table + slot)[0])
+
+
+def _slot(data: bytes, table: int, field: int) -> int:
+    """Where a field is in a flatbuffer table; 0 if the table does not have it."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
-    slot = struct.unpack_from("<H", data, vtable + 4 + 2 * field)[0]
-    return table + int(slot) + int(struct.unpack_from("<I", data, table + slot)[0])
+    (size,) = struct.unpack_from("<H", data, vtable)
+    return int(struct.unpack_from("<H", data, vtable + 4 + 2 * field)[0]) if 4 + 2 * field < size else 0
 
 
 def buffer_count(kind: pa.DataType, path: str) -> int:

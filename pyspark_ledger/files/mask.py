@@ -12,11 +12,19 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_ledger.base.limits import MOST_MASKED_ROWS
+from pyspark_ledger.errors import InvalidInput, damage
 from pyspark_ledger.metadata.records import Entry
 
 
 def pack(kept: pa.BooleanArray) -> bytes:
     """The mask of an entry whose row i is kept if ``kept[i]``."""
+    if len(kept) > MOST_MASKED_ROWS:
+        raise InvalidInput(
+            f"a task has written {len(kept)} rows, and some are duplicates: of more than {MOST_MASKED_ROWS} rows none "
+            "can be left out. Give the write more partitions",
+            "LEDGER_TOO_MANY_ROWS",
+        )
     bitmap = pa.concat_arrays([kept, kept.slice(0, 0)]).buffers()[1]  # a copy begins at bit 0
     size = _size(len(kept))
     return bytes(pa.compress(bitmap.slice(0, size), "zstd", asbytes=True))
@@ -24,7 +32,10 @@ def pack(kept: pa.BooleanArray) -> bytes:
 
 @lru_cache(maxsize=64)  # one entry is looked at by planning, reading and counting
 def unpack(mask: bytes, rows: int) -> pa.BooleanArray:
-    bitmap = pa.decompress(mask, decompressed_size=_size(rows), codec="zstd")
+    with damage("the mask of an entry"):
+        if rows > MOST_MASKED_ROWS:
+            raise ValueError(f"it would have {rows} rows, and none has more than {MOST_MASKED_ROWS}")
+        bitmap = pa.decompress(mask, decompressed_size=_size(rows), codec="zstd")
     return pa.BooleanArray.from_buffers(pa.bool_(), rows, [None, bitmap], null_count=0)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pat
 
-from pyspark_ledger.errors import InvalidInput
+from pyspark_ledger.errors import InvalidInput, damage
 
 _AS_IT_IS = (
     pa.null(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(),
@@ -201,7 +201,18 @@ def to_bytes(schema: pa.Schema) -> bytes:
 
 
 def from_bytes(data: bytes) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(data))
+    with damage("the node with a topic's schema"):
+        schema = pa.ipc.read_schema(pa.py_buffer(data))
+        for field in schema:
+            _check_names(field)
+        return schema
+
+
+def _check_names(field: pa.Field) -> None:
+    """So that a name that is no text, at any depth, is found here and not where it is used."""
+    assert isinstance(field.name, str)
+    for number in range(field.type.num_fields):
+        _check_names(field.type.field(number))
 
 
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:

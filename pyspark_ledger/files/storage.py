@@ -219,7 +219,8 @@ class LocalStorage(Storage):
 
     def read(self, path: str, offset: int, length: int) -> pa.Buffer:
         with self._reading(path), open(self._root / path, "rb", buffering=0) as file:
-            return pa.py_buffer(os.pread(file.fileno(), length, offset))
+            left = max(0, os.fstat(file.fileno()).st_size - offset)  # memory is taken before anything is read
+            return pa.py_buffer(os.pread(file.fileno(), min(length, left), offset))
 
     def map(self, path: str) -> pa.Buffer:
         with self._reading(path), open(self._root / path, "rb", buffering=0) as file:
@@ -487,11 +488,14 @@ def normalise_uri(text: str) -> str:
     """The storage root in one spelling, so that two spellings of the same root are recognised as equal."""
     if not text.strip():
         raise InvalidInput("the option 'storage' is empty: give a folder or a URI", "LEDGER_INVALID_STORAGE")
-    parts = urlsplit(text)
-    if len(parts.scheme) <= 1:
-        return Path(text).expanduser().absolute().as_uri()
-    if parts.scheme == "file":
-        return Path(unquote(parts.path)).as_uri()
+    try:
+        parts = urlsplit(text)
+        if len(parts.scheme) <= 1:
+            return Path(text).expanduser().absolute().as_uri()
+        if parts.scheme == "file":
+            return Path(unquote(parts.path)).as_uri()
+    except (ValueError, RuntimeError) as error:  # a relative path in a URI, half an address, ~ of nobody, odd bytes
+        raise InvalidInput(f"storage '{text}' is no folder and no URI: {error}", "LEDGER_INVALID_STORAGE") from None
     scheme = {"s3a": "s3", "s3n": "s3"}.get(parts.scheme, parts.scheme)
     query = f"?{parts.query}" if parts.query else ""
     return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}{query}"

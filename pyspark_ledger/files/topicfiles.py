@@ -8,16 +8,20 @@ from __future__ import annotations
 import builtins
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from operator import itemgetter
 from types import UnionType
 from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
+import pyarrow.types as pat
 import xxhash
 
 from pyspark_ledger.base import names
+from pyspark_ledger.base.arrays import one_array
 from pyspark_ledger.base.clock import Clock
-from pyspark_ledger.errors import CorruptData
+from pyspark_ledger.errors import CorruptData, damage
+from pyspark_ledger.files.ipc_layout import check_unpacked
 from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.metadata.records import Entry, FileRef
 
@@ -25,6 +29,7 @@ _TYPES = {bool: pa.bool_(), int: pa.int64(), str: pa.string(), bytes: pa.binary(
 _OTHER_TYPES = {"Commit.id": pa.binary(16), "FileRef.uid": pa.binary(16), "FileRef.tail_hash": pa.uint64()}
 
 T = TypeVar("T")
+U = TypeVar("U")
 _Convert = Callable[[Any], Any]
 
 
@@ -38,11 +43,24 @@ class RowCodec(Generic[T]):
         hints = get_type_hints(kind, localns=vars(builtins))  # otherwise a field called "bytes" would hide the type
         columns = {name: _column(f"{kind.__name__}.{name}", hint) for name, hint in hints.items()}
         self._kind = kind
-        self._names, self._values = tuple(columns), itemgetter(*columns)
+        self._names = tuple(columns)
+        self._values: _Convert = itemgetter(*columns) if len(columns) > 1 else _only(*columns)
+        self._columns = columns
         self._dumps = [(name, column.dump) for name, column in columns.items() if column.dump]
         self._loads = [(number, column.load) for number, column in enumerate(columns.values()) if column.load]
         self.schema = pa.schema([(name, column.type) for name, column in columns.items()])
         self.struct = pa.struct(list(self.schema))
+
+    def check(self, table: pa.Table) -> None:
+        """Raises an error if the rows of a file cannot be such records: before they are made, and looked at."""
+        for name in table.schema.names:
+            if name in self._columns:
+                self._columns[name].check(name, one_array(table[name]))
+
+    def check_struct(self, where: str, structs: pa.StructArray) -> None:
+        for field, values in zip(structs.type, structs.flatten(), strict=True):
+            if field.name in self._columns:
+                self._columns[field.name].check(f"{where}.{field.name}", values, structs.null_count)
 
     def dump(self, record: T) -> dict[str, Any]:
         row = {name: getattr(record, name) for name in self._names}
@@ -69,21 +87,40 @@ class RowCodec(Generic[T]):
         return self._kind(**values)
 
 
+def _only(name: str) -> _Convert:
+    """As an itemgetter of several names, which gives a tuple."""
+    return lambda row: (row[name],)
+
+
 class _Column(NamedTuple):
     type: pa.DataType
     dump: _Convert | None = None  # None: as it is
     load: _Convert | None = None
+    rows: RowCodec[Any] | None = None  # of the records in it, or in its lists
+    optional: bool = False
+
+    def check(self, where: str, values: pa.Array, absent: int = 0) -> None:
+        """``absent`` of the values have no record that they could belong to."""
+        if values.null_count > absent and not self.optional:
+            raise ValueError(f"a value of '{where}' is missing")
+        records = values.flatten() if pat.is_list(self.type) and pat.is_list(values.type) else values
+        if self.rows is not None and pat.is_struct(records.type):
+            self.rows.check_struct(where, records)
+        elif values.type != self.type:
+            raise ValueError(f"'{where}' is of type {values.type} and not {self.type}")
+        elif pat.is_map(self.type) and values.items.null_count:
+            raise ValueError(f"a value of '{where}' is missing")
 
 
 def _column(field: str, hint: Any) -> _Column:
-    if isinstance(hint, UnionType):
-        hint = get_args(hint)[0]  # of "FileRef | None": every column may be null
+    if isinstance(hint, UnionType):  # "FileRef | None"
+        return _column(field, get_args(hint)[0])._replace(optional=True)
     if get_origin(hint) is tuple:
         return _list_column(get_args(hint)[0])
     if hint in _TYPES:
         return _Column(_OTHER_TYPES.get(field) or _TYPES[hint])
     rows = RowCodec(hint)
-    return _Column(rows.struct, rows.dump, rows.load)
+    return _Column(rows.struct, rows.dump, rows.load, rows)
 
 
 def _list_column(item: Any) -> _Column:
@@ -97,11 +134,27 @@ def _list_column(item: Any) -> _Column:
         pa.list_(rows.struct),
         lambda records: [rows.dump(record) for record in records],
         lambda found: tuple([rows.load(row) for row in found]),
+        rows,
     )
 
 
-_FILES, _ENTRIES = RowCodec(FileRef), RowCodec(Entry)
-_ENTRY_LIST = pa.schema([pa.field("entry", _ENTRIES.struct)])
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A row of a list of entries."""
+
+    entry: Entry
+
+
+_FILES, _LISTED = RowCodec(FileRef), RowCodec(_Listed)
+
+
+def check_columns(table: pa.Table, schema: pa.Schema) -> None:
+    """Raises an error if a table that was stored lacks one of these columns, or a value in one."""
+    for field in schema:
+        if table.schema.field(field.name).type != field.type or table[field.name].null_count:
+            raise ValueError(f"column '{field.name}' is not {field.type} throughout")
+
+
 FILE_TYPE, file_row, file_from_row = _FILES.struct, _FILES.dump, _FILES.load
 
 
@@ -130,14 +183,22 @@ class TopicFiles:
         return FileRef(epoch, uid, data.size, data.size, xxhash.xxh3_64_intdigest(data))
 
     def fetch(self, ref: FileRef) -> list[dict[str, Any]]:
-        return self._remember(ref, None, self._rows)
+        return self._remember(ref, None, lambda ref: self.fetch_as(ref, pa.Table.to_pylist))
 
     def fetch_records(self, ref: FileRef, codec: RowCodec[T]) -> list[T]:
         """The rows as records. Kept in memory as such: to make a thousand of them takes ten milliseconds."""
-        return self._remember(ref, codec, lambda ref: [codec.load(row) for row in self._rows(ref)])
 
-    def _rows(self, ref: FileRef) -> list[dict[str, Any]]:
-        return self.fetch_table(ref).to_pylist()  # type: ignore[no-any-return]
+        def records(table: pa.Table) -> list[T]:
+            codec.check(table)
+            return [codec.load(row) for row in table.to_pylist()]
+
+        return self._remember(ref, codec, lambda ref: self.fetch_as(ref, records))
+
+    def fetch_as(self, ref: FileRef, load: Callable[[pa.Table], U]) -> U:
+        """What ``load`` makes of the table; CorruptData if it cannot. Not kept in memory, because it may be large."""
+        table = self.fetch_table(ref)
+        with damage(self._where(ref)):
+            return load(table)
 
     def _remember(self, ref: FileRef, codec: RowCodec[Any] | None, read: Callable[[FileRef], list[T]]) -> list[T]:
         key = (ref.uid, codec)
@@ -150,14 +211,20 @@ class TopicFiles:
 
     def fetch_table(self, ref: FileRef) -> pa.Table:
         """Not kept in memory, because it may be large."""
-        path = names.staged_file(self.uuid, ref.epoch, ref.uid)
-        data = self.storage.read(path, 0, ref.length + 1)
+        data = self.storage.read(names.staged_file(self.uuid, ref.epoch, ref.uid), 0, ref.length + 1)
         if data.size != ref.length or xxhash.xxh3_64_intdigest(data) != ref.tail_hash:
-            raise CorruptData(f"{self.storage.where(path)} is damaged: it fails its checksum; restore it from a copy")
-        return pa.ipc.open_file(pa.BufferReader(data)).read_all()
+            raise CorruptData(f"{self._where(ref)} is damaged: it fails its checksum; restore it from a copy")
+        with damage(self._where(ref)):
+            check_unpacked(memoryview(data))
+            table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+            table.validate(full=True)  # what Arrow takes on trust would end the process where it is used
+            return table
+
+    def _where(self, ref: FileRef) -> str:
+        return self.storage.where(names.staged_file(self.uuid, ref.epoch, ref.uid))
 
     def stage_entries(self, entries: Iterable[Entry], epoch: int) -> FileRef:
-        return self.stage([{"entry": _ENTRIES.dump(entry)} for entry in entries], _ENTRY_LIST, epoch)
+        return self.stage([_LISTED.dump(_Listed(entry)) for entry in entries], _LISTED.schema, epoch)
 
     def fetch_entries(self, ref: FileRef) -> tuple[Entry, ...]:
-        return tuple([_ENTRIES.load(row["entry"]) for row in self.fetch(ref)])
+        return tuple([listed.entry for listed in self.fetch_records(ref, _LISTED)])

@@ -54,7 +54,7 @@ class OldTopic:
         if producers.next_commit != head.next_commit:
             raise CorruptData(f"topic '{head.name}': its dedup snapshot does not belong to its head")
         for generation in head.generations:
-            files.fetch(generation.manifest)
+            generations.fetch_manifest(files, generation.manifest)
         return cls(head, commits, dedup, files, producers, _last_commit(files, head, commits))
 
     def new_nodes(self, limits: Limits, clock: Clock) -> list[Op]:

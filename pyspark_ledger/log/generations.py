@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import DataLoss
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import EntryReader
-from pyspark_ledger.files.topicfiles import FILE_TYPE, RowCodec, TopicFiles, file_from_row, file_row
+from pyspark_ledger.files.topicfiles import RowCodec, TopicFiles
 from pyspark_ledger.log.rows import stored_at_or_after
 from pyspark_ledger.log.slices import CompactedSlice
 from pyspark_ledger.metadata.records import FileRef, Generation, Head, Replaced
@@ -27,20 +27,27 @@ if TYPE_CHECKING:  # only for types: executors that compact have no log
     from pyspark_ledger.log.log import Log, View
 
 _POSITION_COLUMNS = [schemas.LEDGER, schemas.ENTRY, schemas.INDEX]
-_MANIFEST = pa.schema(
-    [
-        pa.field("file", FILE_TYPE),
-        pa.field("records", pa.int64()),
-        pa.field("start", pa.int64()),
-        pa.field("rows", pa.int64()),
-        pa.field("ledger", pa.int64()),
-        pa.field("entry", pa.int64()),
-        pa.field("index", pa.int64()),
-    ]
-)
 
 
-# Made when it is first needed: executors that compact import this module and read no list.
+@dataclass(frozen=True, slots=True)
+class _ManifestRow:
+    """As it is stored: CompactedBatch, with the position's parts one by one."""
+
+    file: FileRef
+    records: int
+    start: int
+    rows: int
+    ledger: int
+    entry: int
+    index: int
+
+
+# Made when they are first needed: executors that compact import this module and read no list.
+@cache
+def _manifest_rows() -> RowCodec[_ManifestRow]:
+    return RowCodec(_ManifestRow)
+
+
 @cache
 def _replaced_rows() -> RowCodec[Replaced]:
     return RowCodec(Replaced)
@@ -83,7 +90,7 @@ def kept(files: TopicFiles, head: Head) -> list[Generation]:
 
 
 def fetch_replaced(files: TopicFiles, list_file: FileRef | None) -> list[Replaced]:
-    return [_replaced_rows().load(row) for row in files.fetch(list_file)] if list_file is not None else []
+    return files.fetch_records(list_file, _replaced_rows()) if list_file is not None else []
 
 
 def stage_replaced(files: TopicFiles, replaced: list[Replaced], epoch: int) -> FileRef | None:
@@ -106,40 +113,24 @@ class CompactedBatch:
 
 
 def stage_manifest(files: TopicFiles, batches: list[CompactedBatch], epoch: int) -> FileRef:
-    rows = [
-        {
-            "file": file_row(batch.file),
-            "records": batch.file_rows,
-            "start": batch.start,
-            "rows": batch.rows,
-            "ledger": batch.first.ledger,
-            "entry": batch.first.entry,
-            "index": batch.first.index,
-        }
-        for batch in batches
-    ]
-    return files.stage(rows, _MANIFEST, epoch)
+    codec = _manifest_rows()
+    rows = [_ManifestRow(each.file, each.file_rows, each.start, each.rows, *astuple(each.first)) for each in batches]
+    return files.stage([codec.dump(row) for row in rows], codec.schema, epoch)
 
 
 def fetch_manifest(files: TopicFiles, manifest: FileRef) -> list[CompactedBatch]:
     return [
-        CompactedBatch(
-            file_from_row(row["file"]),
-            row["records"],
-            row["start"],
-            row["rows"],
-            Position(row["ledger"], row["entry"], row["index"]),
-        )
-        for row in files.fetch(manifest)
+        CompactedBatch(row.file, row.records, row.start, row.rows, Position(row.ledger, row.entry, row.index))
+        for row in files.fetch_records(manifest, _manifest_rows())
     ]
 
 
 def is_manifest(table: pa.Table) -> bool:
-    return bool(table.schema.names == _MANIFEST.names)
+    return bool(table.schema.names == _manifest_rows().schema.names)
 
 
 def files_of(files: TopicFiles, manifest: FileRef) -> list[FileRef]:
-    return list(dict.fromkeys(file_from_row(row["file"]) for row in files.fetch(manifest)))
+    return list(dict.fromkeys(row.file for row in files.fetch_records(manifest, _manifest_rows())))
 
 
 # -- positions ----------------------------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ if TYPE_CHECKING:  # only for types: options are parsed where there is no log
 
 OFFSET_FORMAT = 2  # of the offsets that Spark keeps in its checkpoints
 SEEN_BYTES = 4  # of an id: enough to tell two histories of a log apart
-_SEEN = re.compile(rf"(\d{{1,18}}):([0-9a-f]{{{2 * SEEN_BYTES}}})")
+_SEEN = re.compile(rf"([0-9]{{1,18}}):([0-9a-f]{{{2 * SEEN_BYTES}}})")
+_MILLISECONDS = re.compile(r"-?[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ def parse_offset(text: str) -> Place | None:
         name, fields = only_topic({"v": 1, "topic": "", **offset}, f"the offset {text}")
         commit = SeenCommit.parse(fields["commit"]) if "commit" in fields else None
         return Place(position=Position.parse(fields["pos"]), uuid=str(fields["id"]), topic=name, commit=commit)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     except InvalidInput as error:
         if error.code == "LEDGER_INVALID_POSITION":
@@ -137,7 +138,7 @@ def only_topic(offset: dict[str, Any], what: str) -> tuple[str, dict[str, Any]]:
 
 def parse_time(text: str) -> Place | None:
     """ISO 8601 or milliseconds since 1970; None if it is neither."""
-    return Place(publish_ms=int(text)) if re.fullmatch(r"\s*-?\d+\s*", text) else _parse_iso(text)
+    return Place(publish_ms=int(text)) if _MILLISECONDS.fullmatch(text.strip()) else _parse_iso(text)
 
 
 def _parse_iso(text: str) -> Place | None:

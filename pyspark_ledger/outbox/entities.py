@@ -16,7 +16,7 @@ import xxhash
 from pyspark_ledger.base import names
 from pyspark_ledger.base.clock import Clock
 from pyspark_ledger.base.limits import Limits
-from pyspark_ledger.errors import CorruptData
+from pyspark_ledger.errors import CorruptData, damage
 from pyspark_ledger.files.blobs import Blobs
 from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.metadata.port import Create, EntityKey, Metadata, Op, OutboxKey, Put, TransactionLost, Versioned
@@ -55,11 +55,13 @@ class Content:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Content:
-        parsed = json.loads(data)
-        pending = {
-            id: Pending(tuple(p["payloads"]), p["place"], tuple(p["attempts"])) for id, p in parsed["pending"].items()
-        }
-        return cls(parsed["state"], pending)
+        with damage("what is stored of an entity of an outbox"):
+            parsed = json.loads(data)
+            pending = {
+                id: Pending(tuple(p["payloads"]), p["place"], tuple(p["attempts"]))
+                for id, p in parsed["pending"].items()
+            }
+            return cls(parsed["state"], pending)
 
     def with_pending(self, message_id: str, pending: Pending | None) -> Content:
         others = {id: other for id, other in self.pending.items() if id != message_id}

@@ -76,5 +76,5 @@ def check_returned(result: Any) -> tuple[Any, list[Send | Dispatch]]:
 def _check_json(what: str, value: Any) -> None:
     try:
         json.dumps(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(f"a handler's {what} must be JSON: {error}", "LEDGER_INVALID_HANDLER") from None

@@ -9,10 +9,11 @@ A *value* names a record: no two records that are sent to a topic have the same,
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.errors import InvalidInput
@@ -214,6 +215,7 @@ KINDS: dict[str, type[Event]] = {
 }
 _NAMES = {kind: name for name, kind in KINDS.items()}
 _FIELDS = {kind: [(field.name, field.default) for field in fields(kind)] for kind in KINDS.values()}
+_HINTS = {kind: get_type_hints(kind) for kind in KINDS.values()}
 _POSITIONS = {"start", "end", "upto", "to", "mark_delete", "horizon"}
 _UNSAID: tuple[object, ...] = (None, None, False, None)  # what is left out at the end of a row
 
@@ -233,12 +235,42 @@ def from_line(line: str) -> Event:
     try:
         said = json.loads(line)
         kind = KINDS[said.pop("kind")]
-        event = kind(**{name: _parsed(name, value) for name, value in said.items()})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        found = {name: _parsed(name, value) for name, value in said.items()}
+        for name, value in found.items():
+            if not _is(value, _HINTS[kind][name]):
+                raise TypeError(f"{name} is {value!r}")
+        return kind(**found)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidInput(f"not an event of a history: {error!r}") from None
-    if event.told not in get_args(Told):
-        raise InvalidInput(f"not an event of a history: told is {event.told!r}")
-    return event
+
+
+def _is(value: Any, hint: Any) -> bool:
+    """Whether a field may have this value."""
+    if hint in (int, bool):
+        return type(value) is hint
+    if hint is float:
+        return type(value) is int or (isinstance(value, float) and math.isfinite(value))
+    if isinstance(hint, type):
+        return _is_row(value) if hint is Row else isinstance(value, hint)
+    kinds = get_args(hint)
+    if get_origin(hint) is Literal:
+        return value in kinds
+    if get_origin(hint) is not tuple:  # one of several
+        return any(_is(value, kind) for kind in kinds)
+    if kinds[-1] is not ...:
+        return isinstance(value, tuple) and len(value) == len(kinds) and all(map(_is, value, kinds))
+    return isinstance(value, tuple) and all(_is(each, kinds[0]) for each in value)
+
+
+def _is_row(row: Any) -> bool:
+    """Said at length, because there may be very many."""
+    return (
+        isinstance(row, Row)
+        and isinstance(row.value, str)
+        and (row.key is None or isinstance(row.key, str))
+        and isinstance(row.deletes, bool)
+        and (row.token is None or isinstance(row.token, str))
+    )
 
 
 def _plain(name: str, value: Any) -> Any:

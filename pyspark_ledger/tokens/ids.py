@@ -20,6 +20,7 @@ TOKEN_RUNS = pa.schema(
     [("prefix", pa.dictionary(pa.int32(), pa.string())), ("index", pa.int64()), ("length", pa.int64())]
 )
 _DIGITS = 18  # of an index, at most
+_INDEX = re.compile(rf"[0-9]{{1,{_DIGITS}}}")
 
 
 def check_column(schema: pa.Schema, name: str) -> None:
@@ -72,8 +73,9 @@ class TokenRuns:
         longest = pc.max(pc.binary_length(tokens)).as_py()
         if longest > start + _DIGITS or not pc.all(pc.starts_with(tokens, f"{prefix}:")).as_py():
             return None
+        code = self._code(tokens, prefix)  # which refuses a prefix whose bytes are not its characters
         text = pc.binary_slice(tokens.cast(pa.binary()), start, start + _DIGITS).cast(pa.string())
-        return pa.repeat(pa.scalar(self._code(tokens, prefix), pa.int32()), len(tokens)), text
+        return pa.repeat(pa.scalar(code, pa.int32()), len(tokens)), text
 
     def _of_many_prefixes(self, tokens: pa.Array) -> tuple[pa.Array, pa.Array]:
         parts = pc.split_pattern(tokens, ":", max_splits=1, reverse=True)
@@ -99,7 +101,7 @@ class TokenRuns:
                     "LEDGER_NO_TOKEN",
                 )
             prefix, _, index = token.rpartition(":")
-            if TokenPrefix.parse(prefix) is None or not re.fullmatch(r"\d{1,18}", index):
+            if TokenPrefix.parse(prefix) is None or not _INDEX.fullmatch(index):
                 return InvalidInput(
                     f"{self._where}: row {row} (of its task, from 0) has '{token}', which is not a token: take it from "
                     "_metadata.token of a topic written with mintTokens, or from client.tokens(topic).mint()",

@@ -67,6 +67,7 @@ _IS_FORMAT_2 = b"\x08\x02"
 
 _LEDGERS, _OUTBOXES = "/ledgers", "/outboxes"
 _NAME = "([^/]+)"
+_NUMBER = "([0-9]{1,18})"
 _LOG = f"{_LEDGERS}/{_NAME}"
 _PATTERNS: tuple[tuple[re.Pattern[str], Any], ...] = tuple(
     (re.compile(pattern), make)
@@ -82,12 +83,12 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Any], ...] = tuple(
         (f"{_LOG}/reviser-{_NAME}", lambda uuid, name: ReviserKey(unquote(uuid), unquote(name))),
         (f"{_LOG}/compactor", lambda uuid: CompactorKey(unquote(uuid))),
         (f"{_LOG}/pin-{_NAME}", lambda uuid, id: PinKey(unquote(uuid), unquote(id))),
-        (rf"{_LOG}/schema-(\d+)", lambda uuid, id: SchemaKey(unquote(uuid), int(id))),
-        (rf"{_LOG}/ledger-(\d+)", lambda uuid, n: LedgerKey(unquote(uuid), int(n))),
-        (rf"{_LOG}/ledger-(\d+)/(\d+)", lambda uuid, n, number: CommitKey(unquote(uuid), int(n), int(number))),
+        (rf"{_LOG}/schema-{_NUMBER}", lambda uuid, id: SchemaKey(unquote(uuid), int(id))),
+        (rf"{_LOG}/ledger-{_NUMBER}", lambda uuid, n: LedgerKey(unquote(uuid), int(n))),
+        (rf"{_LOG}/ledger-{_NUMBER}/{_NUMBER}", lambda uuid, n, number: CommitKey(unquote(uuid), int(n), int(number))),
         (f"{_LOG}/tokens-{_NAME}", lambda uuid, group: TokenGroupKey(unquote(uuid), unquote(group))),
         (
-            rf"{_LOG}/tokens-{_NAME}/chunk-(\d+)",
+            rf"{_LOG}/tokens-{_NAME}/chunk-{_NUMBER}",
             lambda uuid, group, n: TokenChunkKey(unquote(uuid), unquote(group), int(n)),
         ),
         (
@@ -261,6 +262,11 @@ def _old_path(path: str) -> OldPath:
         if match is not None:
             return OldPath(path, make(*match.groups()))
     return OldPath(path, None)
+
+
+def key(path: str) -> AnyKey | None:
+    """What a path named in format 1, as the key that it has now; None if format 1 had no such node."""
+    return _old_path(path).key
 
 
 def decode(path: str, data: bytes) -> tuple[AnyKey, Any]:

@@ -82,6 +82,7 @@ ENTITIES = "/entities"
 CONTAINERS = (CLOCK, TOPICS, DELETED, SINKS, LOGS, ENTITIES)
 
 _NAME = "([^/]+)"
+_NUMBER = "([0-9]{1,18})"
 _LOG = f"{LOGS}/{_NAME}"
 _PATTERNS = tuple(
     (re.compile(pattern), make)
@@ -102,10 +103,10 @@ _PATTERNS = tuple(
             f"{_LOG}/(commits|locks|pins|queue|subscriptions|tokens)",
             lambda uuid, part: PartKey(unquote(uuid), part),
         ),
-        (f"{_LOG}/commits/tip-([0-9a-f]+)", lambda uuid, id: TipKey(unquote(uuid), bytes.fromhex(id))),
-        (rf"{_LOG}/commits/(\d+)", lambda uuid, n: LedgerKey(unquote(uuid), int(n))),
-        (rf"{_LOG}/commits/(\d+)/(\d+)", lambda uuid, n, number: CommitKey(unquote(uuid), int(n), int(number))),
-        (rf"{_LOG}/commits/schema-(\d+)", lambda uuid, id: SchemaKey(unquote(uuid), int(id))),
+        (f"{_LOG}/commits/tip-((?:[0-9a-f]{{2}})+)", lambda uuid, id: TipKey(unquote(uuid), bytes.fromhex(id))),
+        (rf"{_LOG}/commits/{_NUMBER}", lambda uuid, n: LedgerKey(unquote(uuid), int(n))),
+        (rf"{_LOG}/commits/{_NUMBER}/{_NUMBER}", lambda uuid, n, number: CommitKey(unquote(uuid), int(n), int(number))),
+        (rf"{_LOG}/commits/schema-{_NUMBER}", lambda uuid, id: SchemaKey(unquote(uuid), int(id))),
         (f"{_LOG}/subscriptions/cursor-{_NAME}", lambda uuid, name: CursorKey(unquote(uuid), unquote(name))),
         (f"{_LOG}/subscriptions/owner-{_NAME}", lambda uuid, name: OwnerKey(unquote(uuid), unquote(name))),
         (f"{_LOG}/subscriptions/reviser-{_NAME}", lambda uuid, name: ReviserKey(unquote(uuid), unquote(name))),
@@ -113,7 +114,7 @@ _PATTERNS = tuple(
         (f"{_LOG}/pins/{_NAME}", lambda uuid, id: PinKey(unquote(uuid), unquote(id))),
         (f"{_LOG}/tokens/{_NAME}", lambda uuid, group: TokenGroupKey(unquote(uuid), unquote(group))),
         (
-            rf"{_LOG}/tokens/{_NAME}/chunk-(\d+)",
+            rf"{_LOG}/tokens/{_NAME}/chunk-{_NUMBER}",
             lambda uuid, group, n: TokenChunkKey(unquote(uuid), unquote(group), int(n)),
         ),
         (

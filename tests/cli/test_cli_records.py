@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from pyspark_ledger.cli import ddl, main
+from pyspark_ledger.cli.jsonlines import Decoder
 from pyspark_ledger.client import LedgerClient, namespace_of
 from pyspark_ledger.errors import InvalidInput
 from tests.support import interruptible
@@ -270,3 +271,28 @@ def test_sql_types_mean_what_spark_means(spark):
     assert canonical(ddl.parse(EVERYTHING)).equals(
         canonical(arrow_schema(spark.createDataFrame([], EVERYTHING).schema))
     )
+
+
+# -- numbers at the edge of their types -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("digits", ["9" * 34 + ".9999", "-" + "1" * 29, "1e30"])
+def test_a_decimal_may_have_all_the_digits_of_its_type(digits):
+    """Python's own decimals have 28 unless they are told otherwise, and longer ones were refused."""
+    decoder = Decoder(ddl.parse("d decimal(38,4)"))
+    assert decoder.line(json.dumps({"d": digits})) == {"d": Decimal(digits)}
+    with pytest.raises(InvalidInput, match=r"is no decimal\(38,4\)"):
+        decoder.line(json.dumps({"d": "9" * 35}))
+
+
+@pytest.mark.parametrize("number", ["1e3", "-9223372036854775808", "9223372036854775807.0"])
+def test_an_integer_may_be_spelled_with_an_exponent_or_a_point(number):
+    assert Decoder(ddl.parse("n bigint")).line(f'{{"n": {number}}}') == {"n": int(Decimal(number))}
+
+
+def test_a_number_that_no_double_holds_is_refused_and_not_infinite():
+    decoder = Decoder(ddl.parse("d double"))
+    with pytest.raises(InvalidInput, match="is no number of a double's size"):
+        decoder.line('{"d": 1e400}')
+    assert decoder.line('{"d": 1.7976931348623157e308}') == {"d": sys.float_info.max}
+    assert decoder.line('{"d": "-Infinity"}') == decoder.cells(["d"], ["-Infinity"]) == {"d": -float("inf")}

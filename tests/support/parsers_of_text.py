@@ -1,0 +1,209 @@
+"""The parsers of what people and other programs write: options, offsets, commands, records as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from io import BytesIO
+from typing import Any
+
+import pyarrow as pa
+
+from pyspark_ledger.base import names
+from pyspark_ledger.base.position import EARLIEST, Position
+from pyspark_ledger.cli import ddl
+from pyspark_ledger.cli.jsonlines import Decoder, encoder
+from pyspark_ledger.cli.writing import _csv, _json, _Source
+from pyspark_ledger.cli.writing import _numbered as _numbered_records
+from pyspark_ledger.datasource import offsets
+from pyspark_ledger.datasource.options import ReadOptions, WriteOptions
+from pyspark_ledger.files import schema as schemas
+from pyspark_ledger.files.storage import normalise_uri
+from pyspark_ledger.log import places
+from pyspark_ledger.metadata.records import Topic
+from pyspark_ledger.testing import history
+from pyspark_ledger.tokens.ids import TokenRuns
+from pyspark_ledger.zk_metadata.session import split_connect_string
+from tests.support.commands import run_command
+from tests.support.parser_table import COLUMNS, UID, UUID, parser, text_of
+
+TOPIC = Topic("orders", UUID, "", "", 0)
+
+
+def any_json(data: bytes) -> Any:
+    """What somebody else has parsed already; what is no JSON is nothing that our parser is given."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+@parser("position", "3:17:0", " 0:0:0 ", "999999999999999999:1:2")
+def _position(data: bytes) -> object:
+    position = Position.parse(text_of(data))
+    assert Position.parse(str(position)) == position
+    return position
+
+
+OFFSET = offsets.Offset(UUID, Position(3, 17, 5), Position(3, 0, 0), 2, 4, 1, EARLIEST, b"\1\2", "orders", 99)
+OFFSET = replace(OFFSET, commit=places.SeenCommit(17, b"\x0a\x1b\x2c\x3d"))
+OLD_OFFSET = {"v": 1, "topic": UUID, "pos": "1:2:3", "rev": 0, "epoch": 0}
+OFFSETS = (json.dumps(OFFSET.to_json()), json.dumps(OLD_OFFSET))
+
+
+@parser("place", "earliest", "LATEST", "3:17:0", *OFFSETS, "2026-11-01T00:00:00Z", "2026-11-01", "2026-11-01T01:02+02")
+def _place(data: bytes) -> object:
+    return places.parse(text_of(data))
+
+
+@parser("offset", *OFFSETS, json.dumps(offsets.INITIAL))
+def _offset(data: bytes) -> object:
+    given = any_json(data)
+    return None if offsets.is_initial(given) else offsets.parse(given, TOPIC).to_json
+
+
+@parser("name", "orders", "a.b-c_9")
+def _name(data: bytes) -> object:
+    return [check(text_of(data)) for check in (names.check_topic_name, names.check_outbox_name)]
+
+
+STAGED, VERSIONED = names.staged_file(UUID, 7, UID), names.versioned_file("folder", 3, UID)
+
+
+@parser("file-name", STAGED, VERSIONED)
+def _file_name(data: bytes) -> object:
+    text = text_of(data)
+    staged, versioned = names.parse_staged_file(UUID, text), names.parse_versioned_file(text)
+    assert staged is None or names.staged_file(UUID, *staged) == text
+    assert versioned is None or text.endswith(names.versioned_file("", *versioned))
+    return staged, versioned
+
+
+@parser("storage-root", "/data/ledger", "file:///data", "s3a://bucket/a/?region=eu-west-1", "~/x", "relative")
+def _storage(data: bytes) -> object:
+    return normalise_uri(text_of(data))
+
+
+@parser("connect-string", "127.0.0.1:2181", "a:1,b:2/some/root", "[::1]:2181")
+def _connect_string(data: bytes) -> object:
+    return split_connect_string(text_of(data))
+
+
+READ = {
+    "topic": "orders", "startingOffsets": "3:17:0", "endingTimestamp": "1700000000000", "maxRowsPerTrigger": "100",
+    "maxBytesPerTrigger": "64m", "minRowsPerTrigger": "10", "maxTriggerDelay": "15m", "columns": "a,b",
+    "minPartitions": "4", "includeMetadata": "true", "failOnDataLoss": "false", "subscription": "s",
+    "subscriptionType": "failover", "readCompacted": "true", "onSchemaChange": "ignore", "zookeeper": "127.0.0.1:2181",
+}  # fmt: skip
+WRITE = {
+    "path": "orders", "paths": '["orders"]', "keyColumn": "k", "versionColumn": "v", "producerName": "p",
+    "sequenceId": "7", "mergeSchema": "true", "compression": "zstd", "mintTokens": "true", "createTopic": "false",
+}  # fmt: skip
+IDS = {"topic": "orders", "sequenceColumn": "n", "producerColumn": "p", "deduplication": "sequence"}
+SPENDING = {"topic": "orders", "deduplication": "token", "tokenColumn": "t", "tokenGroup": "g", "tokenFanOut": "true"}
+
+
+def _lines(options: dict[str, str]) -> str:
+    return "\n".join(f"{name}={value}" for name, value in options.items())
+
+
+def _given(data: bytes) -> dict[str, str]:
+    return dict(line.partition("=")[::2] for line in text_of(data).split("\n"))
+
+
+@parser("read-options", _lines(READ), *(f"topic=t\nstartingOffsets={offset}" for offset in OFFSETS))
+def _read_options(data: bytes) -> object:
+    return ReadOptions.parse(_given(data))
+
+
+@parser("write-options", *map(_lines, (WRITE, IDS, SPENDING)))
+def _write_options(data: bytes) -> object:
+    return WriteOptions.parse(_given(data))
+
+
+TOKENS = (f"{UUID}:3:17:0", f"{UUID}:3:17:1", f"{UUID}:3:18:0", f"{UUID}:m{'0a' * 16}:5")
+
+
+@parser("tokens", *TOKENS, "\n".join(TOKENS), "\n".join(TOKENS[:2]))
+def _tokens(data: bytes) -> object:
+    runs = TokenRuns()
+    runs.add(pa.array(data.decode(errors="replace").split("\n")))
+    return runs.table()
+
+
+@parser("ddl", COLUMNS, "`an odd ``name``` string NOT NULL", "a array<map<string, struct<`b`: decimal(38,0), c: int>>>")
+def _ddl(data: bytes) -> object:
+    schema = schemas.canonical(ddl.parse(text_of(data)))
+    assert ddl.parse(ddl.ddl(schema)).equals(schema), "what is shown is read back"
+    return schema
+
+
+RECORD = {
+    "flag": True, "tiny": -7, "n": 1 << 60, "f": 0.5, "d": "NaN", "price": "12.50", "wide": "1e3", "t": "text",
+    "b": "aGk=", "day": "2026-01-31", "at": "2026-01-31T12:00:00Z", "local": "2026-01-31T12:00:00",
+    "clock": "12:30:00", "took": "PT1.5S", "nothing": None, "tags": ["a", None], "names": {"a": 1},
+    "ids": [[1, 2], [3, None]], "point": {"x": 1.0, "y": -2},
+}  # fmt: skip
+
+
+@cache
+def _schema_of_records() -> pa.Schema:
+    return schemas.canonical(ddl.parse(COLUMNS))
+
+
+def _written(kind: Callable[..., Any], data: bytes) -> list[dict[str, Any]]:
+    """The records that ``topics write`` takes from a file. What it takes fits the topic, and is shown again."""
+    source, schema = _Source(BytesIO(data)), _schema_of_records()
+    records = [record for _, record in _numbered_records(source, kind(source, Decoder(schema)))]
+    rows = schemas.from_records(records, schema, "t").to_pylist()
+    return [json.loads(json.dumps(encoder(schema)(row))) for row in rows]
+
+
+@parser("json-lines", json.dumps(RECORD), '{"n": 1e3}\n\n{"n": 2}\n', *(json.dumps({k: v}) for k, v in RECORD.items()))
+def _json_lines(data: bytes) -> object:
+    return _written(_json, data)
+
+
+@parser(
+    "csv",
+    'flag,n,f,t,b,day\r\ntrue,7,0.5,"a ""b""\nc",aGk=,2026-01-31\r\n,,,,,\r\n',
+    'tags,names,point,price,at,took\n"[""a""]","{""a"": 1}","{""x"": 1.0}",12.50,2026-01-31T12:00:00Z,PT1.5S\n',
+)
+def _csv_table(data: bytes) -> object:
+    return _written(_csv, data)
+
+
+COMMANDS = (
+    "topics list", "topics describe orders", "topics create orders --schema n|bigint --key n", "topics read t -n 3",
+    "topics read orders --from 3:17:0 --columns a,b --compacted", "topics write orders - --format csv --producer p",
+    "topics config set orders --deduplication on", "cursors reset orders s --to 2026-11-01T00:00:00Z", "tokens --help",
+    "cursors list orders --json", "producers list orders", "namespace upgrade --yes", "exporter --port 0", "--version",
+    "up --port 2181", "down --purge --yes", "status --json", "topics compact orders --zookeeper 127.0.0.1:2181/x",
+    "topics delete orders --verbose", "topics config set orders --evict-producers-after 7d",
+)  # fmt: skip
+
+
+@parser("command-line", *(command.replace(" ", "\0").replace("|", " ") for command in COMMANDS))
+def _command_line(data: bytes) -> object:
+    """Arguments as the system keeps them: with a zero between, the only byte that none of them can have."""
+    return run_command(text_of(data).split("\0"))
+
+
+ROW = history.Row("order-17", Position(3, 17, 0), "k", True, TOKENS[0])
+EVENTS = (
+    history.Send(process="p", number=3, told="ok", topic="t", rows=(ROW,), producer="web", sequence=17, told_at=1.5),
+    history.Poll(process="p", rows=(ROW, history.Row("x")), subscription="s", batch=3, start=EARLIEST, end=EARLIEST),
+    history.Acknowledge(process="p", upto=EARLIEST, positions=(EARLIEST,), moved=True),
+    history.CompactedRead(process="p", end=Position(1, 2, 3), state=(("k", "v"),)),
+    history.FinalTokens(process="p", group="g", present=TOKENS),
+    history.Reset(process="p", to=Position(1, 2, 3), revision=4),
+)
+
+
+@parser("history", *map(history.to_line, EVENTS))
+def _event(data: bytes) -> object:
+    event = history.from_line(data.decode(errors="replace"))
+    assert history.from_line(history.to_line(event)) == event
+    return history.merge([event, EVENTS[0]])
