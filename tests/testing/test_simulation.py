@@ -1,0 +1,88 @@
+"""Simulated histories: whatever happens to the processes, the store and the disk, the checker finds nothing, everybody
+gets on afterwards, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pyspark_ledger.append import append as protocol
+from pyspark_ledger.lifecycle import gc
+from pyspark_ledger.log.log import Log
+from tests.simulation.play import SCENES, Failure, Play
+from tests.support import REPOSITORY, examples
+
+HISTORIES = examples(4)  # of each scene
+
+
+def seeds(scene: str, count: int) -> list[int]:
+    """The first seeds that give histories of a kind."""
+    found: list[int] = []
+    seed = 0
+    while len(found) < count:
+        if Play(seed).scene == scene:
+            found.append(seed)
+        seed += 1
+    return found
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_whatever_happens_there_is_no_anomaly_and_everybody_gets_on(scene):
+    for seed in seeds(scene, HISTORIES):
+        report = Play(seed).run()
+        assert report.anomalies == [], f"python -m tests.simulation --seed {seed}\n{report}"
+
+
+def wrong(scene: str, count: int = 12) -> set[str]:
+    """What is found in histories of a kind."""
+    found: set[str] = set()
+    for seed in seeds(scene, count):
+        try:
+            found |= Play(seed).run().names
+        except Failure as failure:
+            found.add(str(failure).partition(":")[0])
+        if found:
+            break
+    return found
+
+
+def test_an_append_that_takes_unknown_for_not_done_is_found_out(monkeypatch):
+    monkeypatch.setattr(protocol, "_look_for", lambda log, prepared: lambda: False)
+    assert wrong("the log") & {"duplicate", "aborted read", "non-monotonic send"}
+
+
+def test_a_gc_that_believes_in_an_old_list_of_what_is_named_is_found_out(monkeypatch):
+    monkeypatch.setattr(gc, "_references", lambda log, view: iter(()))
+    with pytest.raises(Exception, match="LEDGER_FILE_MISSING"):
+        for seed in seeds("the log", 4):
+            Play(seed).run()
+
+
+def test_a_rollback_that_nobody_looks_for_is_found_out(monkeypatch):
+    for look in ("_check_follows", "refused", "check_has_commit"):
+        monkeypatch.setattr(Log, look, lambda *_: None)
+    assert wrong("a rollback", 40)
+
+
+@pytest.mark.parametrize("seed", [3, 11])
+def test_the_same_seed_gives_the_same_history_in_any_process(seed):
+    """Also where Python orders its sets in another way."""
+    said = [history(seed, hash_seed) for hash_seed in ("1", "2")]
+    assert said[0] == said[1]
+    assert len(said[0]) > 100
+
+
+def history(seed: int, hash_seed: str) -> str:
+    program = (
+        "from pyspark_ledger.testing.history import merge, to_line\n"
+        "from tests.simulation.play import Play\n"
+        f"play = Play({seed})\n"
+        "play.run()\n"
+        "print(*map(to_line, merge(play.events.values())), sep='\\n')\n"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout
