@@ -1,7 +1,8 @@
 """Several processes in one program, in an order that follows from a seed.
 
 Each process is a thread, and only one of them runs at a time, until it waits: for its clock, or for the answer to a
-call. Time is not real. Whoever's wait ends first goes on, so that a long wait of one is a pause in which the others act.
+call. Time is not real. Whoever's wait ends first goes on, so that a long wait of one is a pause in which the others
+act.
 The same seed gives the same history, on any machine.
 """
 

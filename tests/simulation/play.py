@@ -42,7 +42,9 @@ SCENES: dict[str, list[type[Process]]] = {
     "consumers": [Writer, Subscriber, Subscriber, Resetter, Looker, Cleaner],
     "a table": [TableWriter, TableWriter, Compactor, Compactor, StateReader, CompactedQuery, CompactionLooker, Cleaner],
     "tokens": [Writer, Spender, Spender, Cleaner],
-    "a rollback": [Writer, BatchWriter, RecordWriter, Follower, Query, SubscribedQuery, Resetter, Cleaner, Operator],
+    "a rollback": [
+        Writer, BatchWriter, RecordWriter, Follower, Follower, Query, Query, SubscribedQuery, Resetter, Cleaner, Operator,
+    ],
     "everybody": [
         Writer, BatchWriter, RecordWriter, TableWriter, Follower, Query, SubscribedQuery, Subscriber, Resetter, Looker,
         Compactor, StateReader, CompactedQuery, CompactionLooker, Spender, Cleaner,
@@ -60,7 +62,7 @@ class Play:
         self.seed = seed
         self.stage = Stage(seed)
         chance = self.stage.chance
-        self.scene = chance.choices(list(SCENES), [1 if len(cast) > 10 else 4 for cast in SCENES.values()])[0]
+        self.scene = chance.choices(list(SCENES), [1 if len(cast) > 12 else 4 for cast in SCENES.values()])[0]
         self.trouble = chance.choice(TROUBLES)
         self.troubled, self.ending = True, False
         self.events: dict[tuple[str, int], Event] = {}
@@ -133,10 +135,10 @@ class Play:
     def plan_rollbacks(self) -> None:
         """ZooKeeper comes back from a backup, once or twice, while everybody lives on."""
         chance, at = self.stage.chance, 0.0
-        for _ in range(chance.randint(1, 2)):
+        for _ in range(chance.randint(1, 3)):
             at += chance.uniform(1.0, 5.0)
             self.stage.later(at, self.back_up)
-            at += chance.uniform(0.1, 2.0)
+            at += chance.uniform(0.1, 4.0)
             self.stage.later(at, self.roll_back)
 
     def good_times(self) -> None:
