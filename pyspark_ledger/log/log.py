@@ -244,7 +244,8 @@ class Log:
             self.metadata.sync()
             found = self.metadata.read(key)
         if found is None:
-            raise self.gone()
+            self.refresh(sync=True)  # raises if the topic is gone, or was rolled back to before the record was made
+            raise CorruptData(f"topic '{self.topic.name}' ({self.topic.uuid}): {key} is not in ZooKeeper")
         return found
 
     def _hint(self) -> None:

@@ -273,14 +273,15 @@ class Rollback:
 
 
 def era(events: Iterable[Event], began: float, ended: float) -> Iterator[Event]:
-    """What was asked between two rollbacks. A request that was under way then may have come to the server before or
-    after it: what was sent belongs to both histories, and in the first nothing is known of it."""
+    """What was asked and told between two rollbacks. Of a request that was under way at one of them nothing is known:
+    it may have come to the server before or after, and who was told "done" may have been told of what was lost since.
+    """
     for event in events:
-        told_at = ended if event.told_at is None else event.told_at
-        if began <= event.asked_at < ended:
-            yield event if told_at < ended else replace(event, told="unknown", told_at=None)
-        elif isinstance(event, Send) and event.asked_at < began and (event.told_at is None or event.told_at >= began):
+        told_at = float("inf") if event.told_at is None else event.told_at
+        if began <= event.asked_at < ended and told_at < ended:
             yield event
+        elif event.asked_at < ended and told_at >= began and (isinstance(event, Send) or event.asked_at >= began):
+            yield replace(event, told="unknown", told_at=None)
 
 
 def restored(rollback: Rollback) -> Send:

@@ -136,9 +136,13 @@ class Process:
     def lost(self) -> None:
         """Something that it knew is no longer in the log. It begins anew."""
 
+    def died(self) -> None:
+        """What it held in memory is gone."""
+
     def _die(self) -> None:
         """Its session lives on for a while: the server cannot know."""
         self.dead = True
+        self.died()
         left = self.metadata
         self.stage.later(left.session_timeout_s, left.close)
 

@@ -66,6 +66,7 @@ class Query(Process):
     planned and is not known to be done is read again."""
 
     topic, subscription, compacted = LOG, "", False
+    reader: Any = None
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -91,13 +92,13 @@ class Query(Process):
         return options
 
     def begin(self) -> None:
+        self.leave()  # an error has ended the run before
         address = f"127.0.0.1:2181/{self.name}-{self.lives}"
         session = OpenNamespace(self.metadata, self.storage.uri, limits=self.stage.limits, clock=self.clock)
         session._storage = self.storage
         self.play.sessions[address] = session
         source = LedgerDataSource({**self.options(), "zookeeper": address, "includeMetadata": "true"})
         self.reader = source.streamReader(source.schema())
-        self.running = True
         offsets = self.checkpoint.offsets
         self.initial = self.reader.initialOffset()
         if len(offsets) > self.checkpoint.done:
@@ -168,11 +169,12 @@ class Query(Process):
         return True
 
     def leave(self) -> None:
-        if self.running:
-            self.running = False
-            self.reader.stop()
+        if self.reader is not None:
+            stopping, self.reader = self.reader, None
+            stopping.stop()
 
-    running = False
+    def died(self) -> None:
+        self.reader = None
 
     def lost(self) -> None:
         self.leave()
