@@ -22,9 +22,9 @@ def table(cast: list[Process], history: list[Event]) -> Iterator[str]:
             done[name]["batches"] += 1
     yield f"{'process':12} {'starts':>6} {'killed':>6} {'paused':>6} {'replaced':>8}  what it did"
     for process in cast:
-        told = process.told
-        what = "with " + ", ".join(process.queries) if process.is_driver else _did(done.pop(process.name, Counter()))
-        yield f"{process.name:12} {process.starts:6} {told['kill']:6} {told['pause']:6} {told['replace']:8}  {what}"
+        kills, pauses, replaced = (process.happened[what] for what in ("kill", "pause", "replace"))
+        did = "with " + ", ".join(process.queries) if process.is_driver else _did(done.pop(process.name, Counter()))
+        yield f"{process.name:12} {process.starts:6} {kills:6} {pauses:6} {replaced:8}  {did}"
     for name, counted in sorted(done.items()):
         if counted["batches"]:
             yield f"{name:12} {'':29}  {_did(counted)}"

@@ -377,13 +377,16 @@ class Compactor(Role):
 
 
 class Cleaner(Role):
+    """Its grace is that of a test: on a busy machine a batch can take longer again and again. So when it matters that
+    everybody goes on it only looks."""
+
     pause_s = 2.0
 
     def step(self) -> None:
         for topic in TOPICS:
-            collected = self.client.gc(topic)
+            collected = self.client.gc(topic, dry_run=self.world.is_calm)
             if collected.files:
-                print(f"gc deleted {len(collected.files)} files of {topic}", flush=True)
+                print(f"{time.monotonic():.1f} gc of {topic}: {len(collected.files)} files", flush=True)
 
 
 ROLES: dict[str, type[Role]] = {
