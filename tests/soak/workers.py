@@ -155,7 +155,7 @@ class Spender(Role):
         value, before = f"{self.process}-{job['v']}", self.client.end(INVOICES)
         row = Row(value, token=job.token)
         with self.recorder.asking(Send(topic=INVOICES, group=BILLING, rows=(row,))) as call:
-            done = self.outbox.process(job["v"], str(job.token), _bill(value), entity=f"e{job.sequence_id % 5}")
+            done = self.outbox.process(job["v"], str(job.token), _bill(value), entity=f"e{(job.sequence_id or 0) % 5}")
             if done.duplicate:
                 call.ok()
             else:
