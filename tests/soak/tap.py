@@ -88,7 +88,7 @@ class Tap:
             pass
 
     def _out(self, row: Row, meta: dict[str, Any]) -> Row:
-        """What is written, with a value that is unique in the sink's topic: a record comes again after a reset, and to a
+        """What is written. Its value is unique in the sink's topic: a record comes again after a reset, and to a
         query that begins anew."""
         if self.takes_tokens:
             return Row(f"{self.query}-{row.value}", token=meta["token"])
