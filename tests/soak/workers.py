@@ -291,6 +291,7 @@ class Resetter(Role):
 
     subscription = FOLLOW
     pause_s = 3.0
+    calls = 0
 
     def step(self) -> None:
         act = self.chance.choice(["reset", "reset", "latest", "skip", "clear", "rewind", "redeliver"])
@@ -306,7 +307,8 @@ class Resetter(Role):
             "rewind": lambda: cursor.rewind(operation_id=operation),
             "redeliver": lambda: cursor.redeliver(operation_id=operation),
         }
-        event = Reset(topic=ORDERS, subscription=self.subscription, keeps_acks=keeps, role=operation.hex())
+        self.calls += 1  # being fenced ends one call; the next one may do the same, and does it as somebody else
+        event = Reset(topic=ORDERS, subscription=self.subscription, keeps_acks=keeps, role=f"reset {self.calls}")
         with self.recorder.asking(event) as call:
             done = ways.get(act, lambda: cursor.reset(to, operation_id=operation))()
             call.ok(to=done.position, revision=done.revision, repeated=repeated)
