@@ -181,7 +181,8 @@ class Run:
         self.failures += summary.wrong_names(world, faults.disk)
         present = next(event.present for event in reversed(history) if isinstance(event, FinalTokens))
         self.failures += ending.differences(logs, present)
-        self.failures += ending.examine(client, faults.disk, world.chance("examine"), 6 if self.short else 40)
+        seconds = 5.0 if self.short else 60.0
+        self.failures += ending.examine(client, faults.disk, world.chance("examine"), seconds, self.say)
 
 
 def _who_must_progress(cast: list[Process]) -> list[list[str]]:
