@@ -6,10 +6,23 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from pyspark_ledger.testing.history import Acknowledge, Event, Poll, Reset, Send
+from pyspark_ledger.testing.history import Acknowledge, Event, Poll, Reset, Row, Send
 from tests.soak.disk import Disk
 from tests.soak.processes import Process
 from tests.soak.world import CODE, World
+
+
+def lines(
+    world: World, cast: list[Process], faults: Counter[str], logs: dict[str, list[Row]], history: list[Event]
+) -> Iterator[str]:
+    yield from table(cast, history)
+    yield f"faults: {_counted(faults)}"
+    yield f"told: {_counted(told(world))}"
+    yield f"records: {_counted(Counter({topic: len(rows) for topic, rows in logs.items()}))}"
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{number} {what}" for what, number in sorted(counts.items())) or "none"
 
 
 def table(cast: list[Process], history: list[Event]) -> Iterator[str]:
