@@ -77,6 +77,7 @@ class Run:
         disk = Disk(self.folder / "disk", 64 + int(self.seconds / 4))
         disk.mount()
         with ExitStack() as stack:
+            stack.callback(disk.unmount)
             if "SPARK_HOME" not in os.environ:
                 os.environ["SPARK_HOME"] = str(_lean_spark(self.folder / "spark"))
             zookeeper = stack.enter_context(LocalZooKeeper(3, self.folder / "zookeeper", fsync=False))
