@@ -89,7 +89,11 @@ class Run:
                 stack.callback(process.abandon)
             faults = Faults(world.chance("faults"), cast, zookeeper, disk, client, self.say)
             self._prepare(world, client)
-            self._phases(world, client, cast, faults)
+            try:
+                self._phases(world, client, cast, faults)
+            except LedgerError as error:  # no fault is left by then that could lead to one
+                self.failures.append(f"after the faults: {error}")
+                self._stop(cast)
             self._judge(world, client, cast, faults)
             if self.failures and disk.is_mounted:  # the mount ends with this process
                 shutil.copytree(disk.storage, self.folder / "storage-at-the-end", dirs_exist_ok=True)
