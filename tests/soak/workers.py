@@ -7,6 +7,7 @@ ends it, which the run takes for a failure.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import json
 import random
 import signal
@@ -454,9 +455,15 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
+def leave(*_: object) -> None:
+    """As Ctrl-C does: in the middle of whatever it is doing. If it hangs, its log says where."""
+    faulthandler.dump_traceback_later(20)
+    sys.exit(0)
+
+
 def main(file: str, role: str, name: str, start: str) -> None:
     die_with_parent()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, leave)
     world = World.load(file)
     run(world, ROLES[role](world, name, int(start)))
 
