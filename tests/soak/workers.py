@@ -403,7 +403,7 @@ ROLES: dict[str, type[Role]] = {
 
 def run(world: World, role: Role) -> None:
     """Until SIGTERM. Each time it connects anew it is as if a program were started again."""
-    while True:
+    while not _leaving:
         try:
             client = world.client()
         except LedgerError as error:
@@ -420,7 +420,7 @@ def run(world: World, role: Role) -> None:
 
 def _steps(world: World, role: Role, client: LedgerClient) -> None:
     role.open(client)
-    while True:
+    while not _leaving:
         begun = time.time()
         try:
             did = role.step()
@@ -455,9 +455,14 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
+_leaving: list[bool] = []
+
+
 def leave(*_: object) -> None:
-    """As Ctrl-C does: in the middle of whatever it is doing. If it hangs, its log says where."""
+    """As Ctrl-C does: in the middle of whatever it is doing. If it hangs, its log says where. An exception that comes
+    while kazoo wakes up its connection is lost there, so this is remembered too."""
     faulthandler.dump_traceback_later(20)
+    _leaving.append(True)
     sys.exit(0)
 
 
