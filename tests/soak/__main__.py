@@ -39,7 +39,6 @@ def main(arguments: list[str]) -> int:
         for failure in run.failures:
             print(f"FAILED: {failure}")
         if is_right and not asked.keep:
-            shutil.rmtree(run.folder / "disk", ignore_errors=True)
             shutil.rmtree(run.folder, ignore_errors=True)
         else:
             print(f"histories and logs are in {run.folder}; the same faults: make soak SEED={seed}")

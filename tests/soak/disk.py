@@ -43,6 +43,10 @@ class Disk:
             command = ["mount", "-t", "tmpfs", "-o", f"size={self.megabytes}m", "tmpfs", str(self.folder)]
             self.is_mounted = subprocess.run(command, capture_output=True).returncode == 0
 
+    def unmount(self) -> None:
+        if self.is_mounted:
+            subprocess.run(["umount", "--lazy", str(self.folder)], capture_output=True)
+
     @property
     def storage(self) -> Path:
         return self.folder / "ledger"

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -125,8 +126,8 @@ class Bill(Query):
 QUERIES: dict[str, type[Query]] = {"copy": Copy, "follow": Follow, "latest": Latest, "bill": Bill}
 
 
-def run(spark: SparkSession, queries: list[Query]) -> None:
-    while True:
+def run(spark: SparkSession, queries: list[Query], is_over: Callable[[], bool]) -> None:
+    while not is_over():
         for query in queries:
             try:
                 if query.running is None:
@@ -144,7 +145,8 @@ def run(spark: SparkSession, queries: list[Query]) -> None:
 
 def main(file: str, name: str, start: str, *queries: str) -> None:
     die_with_parent()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    over: list[int] = []  # an exception in the middle of a call would confuse the connection to the JVM
+    signal.signal(signal.SIGTERM, lambda number, _: over.append(number))
     world = World.load(file)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -154,7 +156,7 @@ def main(file: str, name: str, start: str, *queries: str) -> None:
     spark = builder.config("spark.sql.warehouse.dir", str(world.path("warehouse"))).getOrCreate()
     running = [QUERIES[query](world, query) for query in queries]
     try:
-        run(spark, running)
+        run(spark, running, lambda: bool(over))
     finally:
         for query in running:
             with suppress(Exception):  # it ends in any case

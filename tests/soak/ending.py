@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,22 +97,30 @@ def differences(logs: dict[str, list[Row]], present: tuple[str, ...]) -> Iterato
         yield f"{len(present)} tokens of jobs are left, though everybody had the time to spend them"
 
 
-def examine(client: LedgerClient, disk: Disk, chance: random.Random, times: int) -> Iterator[str]:
+def examine(
+    client: LedgerClient, disk: Disk, chance: random.Random, seconds: float, say: Callable[[str], None]
+) -> Iterator[str]:
     """Damages files one after the other, with nobody else about: a reader says which file it is, or the damage lies
     where it reads nothing, and then what it reads is right."""
+    deadline, tried, named = time.monotonic() + seconds, 0, 0
     log = namespace_of(client).log(ORDERS)
     right = patiently(lambda: _both(client))
     files = sorted(file for name in _named(log) if (file := disk.storage / name).exists())
-    for file in chance.sample(files, min(times, len(files))):
+    chance.shuffle(files)
+    while files and time.monotonic() < deadline:
+        file = files.pop()
         how = disk.damage(file, chance)
+        tried += 1
         try:
             if patiently(lambda: _both(client)) != right:
                 yield f"{file.name} ({how}) was read as other data"
         except CorruptData as error:
+            named += 1
             if file.name not in str(error) and file.stem not in str(error):
                 yield f"{file.name} ({how}) was not named: {error}"
         finally:
             disk.restore(file)
+    say(f"{tried} files were damaged one by one: {named} were named, the others read as before")
     if patiently(lambda: _both(client)) != right:
         yield "after the damage was mended something else is read than before"
 

@@ -28,8 +28,9 @@ class Process:
     zombie: subprocess.Popen[bytes] | None = None  # one that was replaced while it was stopped
     stopped: bool = False
     starts: int = 0
-    told: dict[str, int] = field(default_factory=lambda: {"kill": 0, "pause": 0, "replace": 0})
+    happened: dict[str, int] = field(default_factory=lambda: {"kill": 0, "pause": 0, "replace": 0})
     deaths: list[str] = field(default_factory=list)  # by itself, and why
+    _logs: dict[int, Path] = field(default_factory=dict)
 
     @property
     def is_driver(self) -> bool:
@@ -46,8 +47,10 @@ class Process:
             [self.name, str(self.starts), *self.queries] if self.is_driver else [self.role, self.name, str(self.starts)]
         )
         command = [sys.executable, "-m", f"tests.soak.{module}", str(self.world.file), *what]
-        with self._log().open("wb") as log:
+        file = self.world.path("logs", f"{self.name}.{self.starts}.log")
+        with file.open("wb") as log:
             self.running = self._launch(command, log)
+        self._logs[self.running.pid] = file
 
     def _launch(self, command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
         paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
@@ -56,9 +59,6 @@ class Process:
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self.world.folder,
             start_new_session=True,
         )  # fmt: skip
-
-    def _log(self) -> Path:
-        return self.world.path("logs", f"{self.name}.{self.starts}.log")
 
     def await_question(self, seconds: float) -> None:
         """Until it has asked something and waits for the answer, which is when a fault matters most. Most of its time
@@ -72,13 +72,13 @@ class Process:
 
     def kill(self) -> None:
         """SIGKILL. Spark's Python workers are not killed with their driver: they find out."""
-        self.told["kill"] += 1
+        self.happened["kill"] += 1
         if self.running is not None:
             _end(self.running, whole_session=False)
         self.running, self.stopped = None, False
 
     def pause(self) -> None:
-        self.told["pause"] += 1
+        self.happened["pause"] += 1
         self.stopped = True
         _signal(self.running, signal.SIGSTOP)
 
@@ -88,7 +88,7 @@ class Process:
 
     def replace(self) -> None:
         """Another takes the place of one that is stopped, and which goes on later."""
-        self.told["replace"] += 1
+        self.happened["replace"] += 1
         self.zombie, self.stopped = self.running, False
         self.start()
 
@@ -111,33 +111,32 @@ class Process:
         code = process.poll()
         if code is None:
             return False
-        log = max(self.world.path("logs").glob(f"{self.name}.*.log"), key=lambda file: file.stat().st_mtime)
+        log = self._logs[process.pid]
         lines = log.read_text(errors="replace").strip().splitlines()
         self.deaths.append(f"{self.name} ended by itself with {code} ({log.name}): {' '.join(lines[-1:])[:500]}")
         return True
 
-    def stop(self, seconds: float) -> None:
-        """As one stops a program: with SIGTERM. One that does not end is killed, and that counts."""
-        self.look_at_the_end()
-        process, self.running = self.running, None
-        if process is None:
-            return
-        with suppress(ProcessLookupError):
-            process.terminate()
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.deaths.append(f"{self.name} did not end within {seconds:g} s of SIGTERM")
-        else:
-            if process.returncode not in (0, -signal.SIGTERM):  # the latter before it had a handler
-                self.running = process
-                self.look_at_the_end()
-        _end(process)
-
-    def look_at_the_end(self) -> None:
+    def ask_to_stop(self) -> None:
+        """As one stops a program: with SIGTERM."""
         if self.running is not None and self._judge(self.running):
             _end(self.running)
             self.running = None
+        elif self.running is not None:
+            self.running.terminate()
+
+    def await_stop(self, deadline: float) -> None:
+        """One that does not end is killed, and that counts."""
+        process, self.running = self.running, None
+        if process is None:
+            return
+        try:
+            code = process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.deaths.append(f"{self.name} did not end when it got SIGTERM")
+        else:
+            if code not in (0, -signal.SIGTERM):  # the latter before it had a handler
+                self._judge(process)
+        _end(process)
 
     def abandon(self) -> None:
         for process in (self.running, self.zombie):

@@ -6,10 +6,23 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from pyspark_ledger.testing.history import Acknowledge, Event, Poll, Reset, Send
+from pyspark_ledger.testing.history import Acknowledge, Event, Poll, Reset, Row, Send
 from tests.soak.disk import Disk
 from tests.soak.processes import Process
 from tests.soak.world import CODE, World
+
+
+def lines(
+    world: World, cast: list[Process], faults: Counter[str], logs: dict[str, list[Row]], history: list[Event]
+) -> Iterator[str]:
+    yield from table(cast, history)
+    yield f"faults: {_counted(faults)}"
+    yield f"told: {_counted(told(world))}"
+    yield f"records: {_counted(Counter({topic: len(rows) for topic, rows in logs.items()}))}"
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{number} {what}" for what, number in sorted(counts.items())) or "none"
 
 
 def table(cast: list[Process], history: list[Event]) -> Iterator[str]:
@@ -22,9 +35,9 @@ def table(cast: list[Process], history: list[Event]) -> Iterator[str]:
             done[name]["batches"] += 1
     yield f"{'process':12} {'starts':>6} {'killed':>6} {'paused':>6} {'replaced':>8}  what it did"
     for process in cast:
-        told = process.told
-        what = "with " + ", ".join(process.queries) if process.is_driver else _did(done.pop(process.name, Counter()))
-        yield f"{process.name:12} {process.starts:6} {told['kill']:6} {told['pause']:6} {told['replace']:8}  {what}"
+        kills, pauses, replaced = (process.happened[what] for what in ("kill", "pause", "replace"))
+        did = "with " + ", ".join(process.queries) if process.is_driver else _did(done.pop(process.name, Counter()))
+        yield f"{process.name:12} {process.starts:6} {kills:6} {pauses:6} {replaced:8}  {did}"
     for name, counted in sorted(done.items()):
         if counted["batches"]:
             yield f"{name:12} {'':29}  {_did(counted)}"

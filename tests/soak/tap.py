@@ -25,7 +25,7 @@ _recorders: dict[tuple[int, str], Recorder] = {}
 
 @dataclass(frozen=True)
 class Tap:
-    """One for each query. ``prefix`` makes values unique in the sink's topic: a record may come again after a reset."""
+    """One for each query."""
 
     world: World
     query: str  # with its checkpoint: one that begins anew has another name
@@ -37,7 +37,9 @@ class Tap:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         recorder = self._recorder()
-        batch = int(TaskContext.get().getLocalProperty("streaming.sql.batchId"))
+        task = TaskContext.get()
+        assert task is not None
+        batch = int(task.getLocalProperty("streaming.sql.batchId") or "")
         with recorder.asking(self._poll(batch)) as call:
             records = [record for each in batches for record in each.to_pylist()]
             rows = tuple(map(_row, records))
@@ -86,6 +88,8 @@ class Tap:
             pass
 
     def _out(self, row: Row, meta: dict[str, Any]) -> Row:
+        """What is written. Its value is unique in the sink's topic: a record comes again after a reset, and to a
+        query that begins anew."""
         if self.takes_tokens:
             return Row(f"{self.query}-{row.value}", token=meta["token"])
         if self.subscription:

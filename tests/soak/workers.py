@@ -7,6 +7,7 @@ ends it, which the run takes for a failure.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import json
 import random
 import signal
@@ -155,7 +156,7 @@ class Spender(Role):
         value, before = f"{self.process}-{job['v']}", self.client.end(INVOICES)
         row = Row(value, token=job.token)
         with self.recorder.asking(Send(topic=INVOICES, group=BILLING, rows=(row,))) as call:
-            done = self.outbox.process(job["v"], str(job.token), _bill(value), entity=f"e{job.sequence_id % 5}")
+            done = self.outbox.process(job["v"], str(job.token), _bill(value), entity=f"e{(job.sequence_id or 0) % 5}")
             if done.duplicate:
                 call.ok()
             else:
@@ -291,6 +292,7 @@ class Resetter(Role):
 
     subscription = FOLLOW
     pause_s = 3.0
+    calls = 0
 
     def step(self) -> None:
         act = self.chance.choice(["reset", "reset", "latest", "skip", "clear", "rewind", "redeliver"])
@@ -306,7 +308,8 @@ class Resetter(Role):
             "rewind": lambda: cursor.rewind(operation_id=operation),
             "redeliver": lambda: cursor.redeliver(operation_id=operation),
         }
-        event = Reset(topic=ORDERS, subscription=self.subscription, keeps_acks=keeps, role=operation.hex())
+        self.calls += 1  # being fenced ends one call; the next one may do the same, and does it as somebody else
+        event = Reset(topic=ORDERS, subscription=self.subscription, keeps_acks=keeps, role=f"reset {self.calls}")
         with self.recorder.asking(event) as call:
             done = ways.get(act, lambda: cursor.reset(to, operation_id=operation))()
             call.ok(to=done.position, revision=done.revision, repeated=repeated)
@@ -377,13 +380,16 @@ class Compactor(Role):
 
 
 class Cleaner(Role):
+    """Its grace is that of a test: on a busy machine a batch can take longer again and again. So when it matters that
+    everybody goes on it only looks."""
+
     pause_s = 2.0
 
     def step(self) -> None:
         for topic in TOPICS:
-            collected = self.client.gc(topic)
+            collected = self.client.gc(topic, dry_run=self.world.is_calm)
             if collected.files:
-                print(f"gc deleted {len(collected.files)} files of {topic}", flush=True)
+                print(f"{time.monotonic():.1f} gc of {topic}: {len(collected.files)} files", flush=True)
 
 
 ROLES: dict[str, type[Role]] = {
@@ -397,7 +403,7 @@ ROLES: dict[str, type[Role]] = {
 
 def run(world: World, role: Role) -> None:
     """Until SIGTERM. Each time it connects anew it is as if a program were started again."""
-    while True:
+    while not _leaving:
         try:
             client = world.client()
         except LedgerError as error:
@@ -414,7 +420,7 @@ def run(world: World, role: Role) -> None:
 
 def _steps(world: World, role: Role, client: LedgerClient) -> None:
     role.open(client)
-    while True:
+    while not _leaving:
         begun = time.time()
         try:
             did = role.step()
@@ -449,9 +455,20 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
+_leaving: list[bool] = []
+
+
+def leave(*_: object) -> None:
+    """As Ctrl-C does: in the middle of whatever it is doing. If it hangs, its log says where. An exception that comes
+    while kazoo wakes up its connection is lost there, so this is remembered too."""
+    faulthandler.dump_traceback_later(20)
+    _leaving.append(True)
+    sys.exit(0)
+
+
 def main(file: str, role: str, name: str, start: str) -> None:
     die_with_parent()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, leave)
     world = World.load(file)
     run(world, ROLES[role](world, name, int(start)))
 

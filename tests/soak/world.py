@@ -79,6 +79,14 @@ class World:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
+    @property
+    def is_calm(self) -> bool:
+        """No fault comes any more."""
+        return self.path("calm").exists()
+
+    def calm_down(self) -> None:
+        self.path("calm").touch()
+
     def client(self) -> LedgerClient:
         metadata = ZooKeeperMetadata(self.zookeeper, timeout_s=8.0, session_timeout_s=SESSION_S, answered=True)
         return client_of(OpenNamespace(metadata, self.storage, address=self.zookeeper, limits=LIMITS))
