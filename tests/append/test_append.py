@@ -131,6 +131,26 @@ def test_an_outcome_that_stays_unknown_is_an_error_that_says_so_I14(world):
         append(log, 1)
 
 
+def test_a_commit_that_arrives_while_it_is_sent_again_is_found_I14(world, monkeypatch):
+    log, sent = world.log(), []
+
+    def interrupted(prepared):
+        sent.append(prepared)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        protocol.append(log, StagedBatch(b"i" * 16, (stage(log, 1),)), interrupted)
+
+    def late(ops):
+        monkeypatch.undo()
+        world.metadata().transact(ops)
+        log.metadata.transact(ops)
+
+    monkeypatch.setattr(log.metadata, "transact", late)
+    assert protocol.resolve(log, sent[0]).duplicate
+    assert world.read() == [1]
+
+
 def test_a_batch_that_does_not_fit_changes_nothing(world):
     import pyarrow as pa
 

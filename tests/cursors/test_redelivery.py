@@ -14,6 +14,8 @@ from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.cursors.backoff import Backoff
 from pyspark_ledger.cursors.consumer import Consumer
 from pyspark_ledger.cursors.handle import CursorHandle
+from pyspark_ledger.cursors.node import CursorNode
+from pyspark_ledger.cursors.revision import RevisionController
 from pyspark_ledger.errors import CorruptData, InvalidInput
 from pyspark_ledger.testing.clock import SeededClock
 from tests.support.worlds import SMALL, World, append
@@ -100,6 +102,21 @@ def test_what_could_not_be_read_again_is_not_forgotten_I1(world, subscriber, mon
     monkeypatch.setattr(subscriber, "_fetch", fails)
     with pytest.raises(CorruptData):
         subscriber.receive(2)
+    assert subscriber.receive(2)["n"] == 2
+
+
+def test_what_was_read_again_while_a_reset_began_is_not_forgotten_if_the_reset_fails_I1(world, subscriber, monkeypatch):
+    subscriber.negative_acknowledge([subscriber.receive(0) for _ in range(5)][2])
+    reset, fetch = RevisionController(CursorNode(world.log(), "s")), subscriber._fetch
+
+    def overtaken(read):
+        monkeypatch.undo()
+        reset.start_revision()
+        return fetch(read)
+
+    monkeypatch.setattr(subscriber, "_fetch", overtaken)
+    assert subscriber.receive(2) is None
+    reset.give_up()
     assert subscriber.receive(2)["n"] == 2
 
 

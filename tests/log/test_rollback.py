@@ -395,8 +395,10 @@ def test_a_rollback_that_comes_after_a_repair_is_not_said_to_be_repaired_I14(tmp
     assert world.read() == [1, 4, 5, 7]
 
 
-def test_a_tip_that_is_missing_is_an_error_by_name(world):
-    append(world.log(), 1)
+@pytest.mark.parametrize("commits", [1, 8], ids=["an append", "a seal"])
+def test_a_tip_that_is_missing_is_an_error_by_name_I16(world, commits):
+    for number in range(commits):
+        append(world.log(), number)
     tip = TipKey(world.topic.uuid, world.log().view().head.last_change)
     world.metadata().transact([Delete(tip)])
     with set_back:

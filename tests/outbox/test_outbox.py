@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -274,15 +275,32 @@ def test_two_copies_at_once_dispatch_the_same_tokens_I11(dispatching):
     assert (shop.tokens_in_flight(), shop.parcel_blocks()) == (0, [])
 
 
-def test_a_copy_that_looked_before_the_token_went_does_not_begin_again_I11(dispatching):
+@pytest.mark.parametrize("group", ["new", "known"])
+def test_a_copy_that_looked_before_the_token_went_does_not_begin_again_I11(dispatching, group):
     """Its picture of the tokens is old, its picture of the entity new: only the group's version tells."""
     shop = dispatching
+    if group == "known":
+        Tokens(shop.world.log(), "billing").consume([shop.order()])
     token = shop.order()
     late = shop.billing()
     late._resources.groups.group(shop.world.topic.uuid)
     shop.billing().process("m1", token, bill("m1", parcel=True))
     assert late.process("m1", token, bill("m1", parcel=True)).duplicate
     assert (shop.shipped, shop.invoiced()) == (["parcel for m1"], ["m1"])
+
+
+def test_a_minted_token_that_went_meanwhile_stores_nothing_to_dispatch_I11(shop):
+    """The entity is as it was: only the block's version tells."""
+    tokens = Tokens(shop.world.log(), "billing")
+    token, _ = tokens.mint(2)
+    handler = bill("m1", parcel=True)
+
+    def overtaken(state):
+        Tokens(shop.world.log(), "billing").consume([token])
+        return handler(state)
+
+    assert shop.billing().process("m1", token, overtaken).duplicate
+    assert (shop.shipped, shop.invoiced(), shop.billing().pending()) == ([], [], {})
 
 
 @pytest.mark.parametrize("rival_dies", [False, True])
@@ -363,9 +381,11 @@ def test_files_that_a_crash_left_go_with_the_next_change(shop):
 def test_gc_between_staging_and_commit_stages_again_I12(shop, monkeypatch):
     def overtaken(log, batch):
         monkeypatch.setattr(processing, "prepare", protocol.prepare)
+        collecting = shop.log("invoices")
+        collecting.limits = replace(collecting.limits, gc_grace_ms=0)
         for _ in range(3):
-            gc.collect(shop.log("invoices"))
-        log.refresh(sync=True)
+            gc.collect(collecting)
+        assert log.refresh(sync=True).head.gc_epoch == 3
         return protocol.prepare(log, batch)
 
     monkeypatch.setattr(processing, "prepare", overtaken)

@@ -14,7 +14,7 @@ from pyspark_ledger.append import append as protocol
 from pyspark_ledger.base.bitmap import Bitmap
 from pyspark_ledger.base.limits import DEFAULT_LIMITS
 from pyspark_ledger.base.token_prefix import TokenPrefix
-from pyspark_ledger.errors import CorruptData, InvalidInput, OutcomeUnknown
+from pyspark_ledger.errors import CorruptData, DataLoss, InvalidInput, OutcomeUnknown
 from pyspark_ledger.files.blobs import Blobs
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log import topics
@@ -24,6 +24,7 @@ from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.groups import Groups
 from pyspark_ledger.tokens.tokens import Tokens, minter_of
 from tests.support.pipeline import TINY, Pipeline, batch_with_tokens, token_runs
+from tests.support.rollback import restore, snapshot
 
 
 @pytest.fixture
@@ -337,8 +338,10 @@ def test_a_picture_of_the_topic_that_gc_has_overtaken_is_taken_again(pipeline):
     assert mine.present(tokens) == [True] * 6
     for _ in range(9):  # the index that it knows is superseded,
         pipeline.order(1)
-    for _ in range(3):  # and gone
-        gc.collect(pipeline.log())
+    collecting = pipeline.log()
+    collecting.limits = replace(collecting.limits, gc_grace_ms=0)
+    for _ in range(4):  # and gone
+        gc.collect(collecting)
     mine._log.files._remembered.clear()
     assert mine.consume(tokens) == [True] * 6
 
@@ -433,6 +436,20 @@ def test_a_chunk_that_was_folded_meanwhile_cannot_be_made_again_I11(pipeline):
     log = pipeline.log(pipeline.invoices)
     protocol.append(log, batch_with_tokens(log, [list(enumerate(tokens))], stale))
     assert pipeline.invoiced() == []
+
+
+def test_a_sink_whose_source_was_rolled_back_is_told_and_drops_nothing_as_a_duplicate_I18(pipeline):
+    """To a second look the token never existed, and its record would be left out."""
+    log = pipeline.log(pipeline.invoices)
+    groups = Groups.in_namespace_of(log, "invoices")
+    backup = snapshot(pipeline.world.server)
+    pipeline.order(1)
+    groups.group(pipeline.orders.uuid).log.refresh(sync=True)
+    tokens = pipeline.order(2)
+    restore(pipeline.world.server, backup)
+    pipeline.order(3)
+    with pytest.raises(DataLoss, match="LEDGER_SET_BACK"):
+        protocol.append(log, batch_with_tokens(log, [[(2, tokens[0])]], groups))
 
 
 # -- the small parts ---------------------------------------------------------------------------------------------
