@@ -278,8 +278,6 @@ def _look_for(log: Log, prepared: PreparedCommit) -> Look:
         if view.version == prepared.version:
             return None
         # The head has another version now, so a commit that is not in the log yet will be refused.
-        if view.head.next_commit <= number:
-            return False
         found = log.commit(view, number)
         return found is not None and found.id == prepared.commit.id
 
