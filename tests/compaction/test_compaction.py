@@ -385,6 +385,18 @@ def test_a_pin_that_went_with_its_session_is_made_again(tmp_path):
     assert pins() == []
 
 
+def test_a_pin_whose_move_got_lost_is_moved_with_the_next_batch_I9(world):
+    faults = Faults()
+    log = world.log(faults)
+    pin = Pinned(log)
+    pin.move(1, Position(0, 1, 0))
+    faults.next_transact("lost_before")
+    for _ in range(2):  # two batches
+        pin.move(2, Position(0, 2, 0))
+    [key] = log.metadata.children(PartKey(world.topic.uuid, "pins"))
+    assert log.metadata.read(key).record.position == Position(0, 2, 0)
+
+
 def test_a_second_compactor_is_refused_at_once_with_the_name_of_the_first(world):
     log, other = world.log(), world.log()
     world.put(log, ("a", 1))
@@ -541,6 +553,33 @@ def test_every_tombstone_stays_while_the_first_generation_can_be_read(world):
     assert 1 not in kept_numbers(world)
     world.put(log, ("b", 6))
     assert compact(log).tombstones_from > Position(0, 2, 0)
+
+
+def without_the_first_generation(world: Keyed, log: Log) -> None:
+    for value in range(4):
+        world.put(log, ("b", value))
+        compact(log)
+        gc.collect(world.log())
+    assert 1 not in kept_numbers(world)
+
+
+def test_who_reads_the_oldest_generation_that_is_kept_finds_every_deletion_after_it_I9(world):
+    """It may have stopped, and have neither a subscription nor a pin."""
+    log = world.log()
+    without_the_first_generation(world, log)
+    oldest = kept_numbers(world, of=lambda generation: generation.horizon)[0]
+    world.put(log, ("a", 1), ("a", None))
+    assert compact(log).tombstones_from <= oldest
+
+
+def test_what_a_generation_has_dropped_no_later_one_claims_to_have_I9_I10(world):
+    log = world.log()
+    without_the_first_generation(world, log)
+    world.put(log, ("a", 1))
+    dropped = compact(log).tombstones_from
+    CursorNode(world.log(), "new").ensure("earliest")
+    world.put(log, ("a", 2))
+    assert EARLIEST < dropped <= compact(log).tombstones_from
 
 
 def test_an_interrupted_compaction_leaves_nothing_behind(world, monkeypatch):

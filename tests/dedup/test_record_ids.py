@@ -385,6 +385,12 @@ def test_with_deduplication_off_a_writer_that_asks_for_it_is_refused(tmp_path):
     assert world.read() == [1, 3, 4]
 
 
+def test_with_deduplication_off_records_with_ids_are_refused_too_I5(world):
+    policies.change(world.log(), False, UNCHANGED, UNCHANGED)
+    with pytest.raises(InvalidInput, match="LEDGER_DEDUPLICATION_OFF"):
+        append_ids(world.log(), [[("a", 1)]])
+
+
 @pytest.mark.parametrize(
     ("wanted", "problem"),
     [

@@ -1,0 +1,130 @@
+"""Takes out one guard after the other, in a copy of the package, and runs the tests that should notice.
+
+    python -m tests.guards            all of them
+    python -m tests.guards seal/ tip  those whose names contain one of these
+
+Prints what noticed each guard's absence. The exit status is 1 if something was not noticed, or could not be tried.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.guards import GUARDS
+from tests.guards.guard import Guard
+from tests.support import REPOSITORY
+
+LIMIT_S = 60.0  # for the tests of one guard
+PYTEST = ["-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not spark and not soak"]
+NO_TIMEOUT = ["--timeout", "0"]  # who hangs is ended here, and not taken for a test that fails
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    verdict: str  # "noticed", or why not
+    by: str  # the first test that failed
+    seconds: float
+
+    @property
+    def is_noticed(self) -> bool:
+        return self.verdict == "noticed"
+
+
+class Copy:
+    """The package and its tests in a folder of their own, where the code can be changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        shutil.copy(REPOSITORY / "pyproject.toml", folder)
+        for name in ("pyspark_ledger", "tests"):
+            shutil.copytree(REPOSITORY / name, folder / name)
+
+    def without(self, guard: Guard) -> Outcome:
+        file = self._folder / "pyspark_ledger" / guard.file
+        code = file.read_text()
+        if code.count(guard.snippet) != 1:
+            return Outcome(f"NOT FOUND exactly once in {guard.file}", "", 0.0)
+        self._write(file, guard.taken_out(code))
+        try:
+            return self._judged(guard)
+        finally:
+            self._write(file, code)
+
+    def passes(self, tests: Iterable[str]) -> str:
+        """What the tests print if they fail as the code is; empty if they pass."""
+        status, output = self._run([*dict.fromkeys(tests)], None)
+        return "" if status == 0 else output
+
+    def _judged(self, guard: Guard) -> Outcome:
+        began = time.monotonic()
+        status, output = self._run(guard.selected, LIMIT_S)
+        seconds = time.monotonic() - began
+        failed = re.search(r"^(?:FAILED|ERROR) tests/(\S+)", output, re.M)
+        if status is None:
+            return Outcome("noticed" if guard.hangs else "HANGS", "it goes on for ever", seconds)
+        if status == 1 and failed is not None:
+            return Outcome("noticed", failed[1], seconds)
+        return Outcome("NOT noticed" if status == 0 else f"NOT TRIED: pytest ended with {status}", "", seconds)
+
+    def _run(self, tests: Iterable[str], limit_s: float | None) -> tuple[int | None, str]:
+        """The exit status, None if it did not end in time; and what was printed."""
+        command = [sys.executable, *PYTEST, *NO_TIMEOUT, *tests]
+        environment = {**os.environ, "PYTHONPATH": str(self._folder)}
+        process = subprocess.Popen(
+            command, cwd=self._folder, env=environment, text=True, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            output, _ = process.communicate(timeout=limit_s)
+            return process.returncode, output
+        except subprocess.TimeoutExpired:
+            return None, ""
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # a ZooKeeper that it has started goes with it
+                process.wait()
+
+    def _write(self, file: Path, code: str) -> None:
+        """Compiled code is kept by the time and the length of its source, and two changes in a second may have the same
+        length: so it is deleted."""
+        file.write_text(code)
+        Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
+
+
+def chosen(words: list[str]) -> list[Guard]:
+    return [guard for guard in GUARDS if not words or any(word in guard.name for word in words)]
+
+
+def main(words: list[str]) -> int:
+    guards = chosen(words)
+    with tempfile.TemporaryDirectory(prefix="guards-") as folder:
+        copy = Copy(Path(folder))
+        broken = copy.passes(test for guard in guards for test in guard.selected)
+        if broken or not guards:
+            print(broken, "These tests fail as the code is: they can notice nothing." if broken else "No such guard.")
+            return 1
+        outcomes = []
+        for guard in guards:
+            outcome = copy.without(guard)
+            outcomes.append(outcome)
+            print(
+                f"{outcome.verdict:12} {outcome.seconds:5.1f} s  {guard.name} ({guard.file})  {outcome.by}", flush=True
+            )
+    noticed = sum(outcome.is_noticed for outcome in outcomes)
+    print(f"{len(outcomes)} guards, {noticed} noticed, {len(outcomes) - noticed} not.")
+    return 0 if noticed == len(outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

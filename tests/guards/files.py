@@ -1,0 +1,7 @@
+"""Files: durable, whole, and in the right place."""
+
+from __future__ import annotations
+
+from tests.guards.guard import Guard
+
+GUARDS = []

@@ -1,0 +1,7 @@
+"""Transactions and ephemeral nodes."""
+
+from __future__ import annotations
+
+from tests.guards.guard import Guard
+
+GUARDS = []
