@@ -302,6 +302,39 @@ def test_a_resetter_that_was_thought_dead_changes_nothing_I6(world):
     assert (ordinal(world), second.revision) == (6, 1)
 
 
+def test_a_resetter_that_lost_its_session_and_lives_on_is_not_thought_dead_I6(world):
+    resetter = RevisionController(node(world))
+    resetter.start_revision()
+    resetter._node.log.metadata.expire()
+    world.clock.sleep(60)
+    resetter._node.log.metadata.chores.run_all()
+    with pytest.raises(CursorUnderRevision):
+        handle(world).reset("latest")
+
+
+def test_a_revision_without_an_operation_of_its_own_is_known_by_its_id_I14(world):
+    faults = Faults()
+    resetter = RevisionController(node(world, faults))
+    resetter.start_revision()
+    faults.next_transact("applied_then_lost")
+    assert resetter.end_revision(lambda cursor: cursor).revision == 1
+
+
+def test_a_reset_that_is_repeated_is_told_what_it_did_also_while_another_one_is_under_way_I14(world):
+    node(world)
+    first = handle(world).reset("latest", operation_id=b"o" * 16)
+    RevisionController(node(world)).start_revision()
+    assert handle(world).reset("latest", operation_id=b"o" * 16) == first
+
+
+def test_a_cursor_remembers_so_many_revisions_and_no_more_I13(world):
+    node(world)
+    for _ in range(world.limits.remembered_revisions + 3):
+        handle(world).rewind()
+    remembered = node(world).refresh(sync=True).past_revisions
+    assert [past.revision for past in remembered] == list(range(3, world.limits.remembered_revisions + 3))
+
+
 def test_an_edit_that_fails_leaves_the_cursor_as_it_was(world):
     cursor = node(world)
     controller = RevisionController(cursor)

@@ -10,11 +10,12 @@ from pyspark_ledger.base.position import EARLIEST
 from pyspark_ledger.client import client_of
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import DataLoss, InvalidInput, NotFound
+from pyspark_ledger.lifecycle import repair
 from pyspark_ledger.log import generations, places, root, topics
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.records import FileRef, Generation
-from pyspark_ledger.testing.memory import MemoryMetadata, MemoryServer
+from pyspark_ledger.testing.memory import Faults, MemoryMetadata, MemoryServer
 from tests.support.flaky import Behind
 from tests.support.worlds import SCHEMA, World, append
 
@@ -78,3 +79,17 @@ def test_an_offset_of_the_topic_that_took_a_name_over_is_not_said_to_be_of_a_del
         places.check_topic(outdated, places.parse(offset))
     with pytest.raises(InvalidInput, match="LEDGER_TOPIC_RECREATED"):
         places.check_topic(Log(world.metadata(), world.storage, new), places.parse(offset.replace(new.uuid, old.uuid)))
+
+
+def test_an_older_head_than_the_one_in_memory_is_no_rollback_I18(world):
+    faults = Faults(max_lag=1)
+    log = world.log(faults)
+    append(world.log(), 1)
+    assert log.refresh().head.records == 1
+    faults.next_read("stale")
+    assert log.refresh().head.records == 1
+    assert repair.inspect(log) is None
+
+
+def test_a_topic_that_a_server_does_not_know_yet_is_not_gone_I14(world):
+    assert world.log(Behind(world.server.time)).view().head.records == 0
