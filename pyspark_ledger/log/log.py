@@ -275,8 +275,6 @@ class Log:
         has left a gap in the numbers, that is the last one before the gap.)"""
         if number < 0 or not id or (view.head.trim is not None and number < view.head.trim.commit):
             return True
-        if number >= view.head.next_commit:
-            return False
         after = self.commit(view, number + 1)
         known = view.head.last_commit if after is None else after.previous
         if known:

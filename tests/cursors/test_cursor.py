@@ -125,6 +125,14 @@ def test_reset_goes_anywhere_and_raises_the_revision(world):
         cursor.reset("yesterday")
 
 
+def test_a_reset_to_latest_is_to_the_end_that_is_there_and_not_to_one_in_memory_I14(world):
+    node(world)
+    log = world.log()
+    log.view()
+    append(world.log(), 99)
+    assert CursorHandle(log, "s").reset("latest").position == world.log().view().head.end
+
+
 def test_skip_counts_records_that_are_not_acknowledged(world):
     cursor = node(world)
     owner = Attachment(cursor)
