@@ -14,7 +14,7 @@ from pyspark_ledger.cursors.attachment import Attachment
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import RevisionController
-from pyspark_ledger.errors import Conflict, CursorUnderRevision, Fenced, InvalidInput, NotFound
+from pyspark_ledger.errors import Conflict, CursorUnderRevision, DataLoss, Fenced, InvalidInput, NotFound
 from pyspark_ledger.log import places, scan
 from pyspark_ledger.log.places import Settled
 from pyspark_ledger.metadata.port import Create, OwnerKey, PartKey, ReviserKey
@@ -179,6 +179,13 @@ def test_mark_delete_moves_backward_only_by_a_reset_I8(world):
     assert ordinal(world) == 30
     cursor.reset(at(world, 29))
     assert ordinal(world) == 29
+
+
+def test_mark_delete_past_the_end_is_refused_I18(world):
+    node(world)
+    with pytest.raises(DataLoss, match="LEDGER_POSITION_PAST_END"):
+        handle(world).mark_delete("9:9:9")
+    assert ordinal(world) == 0
 
 
 def test_a_retried_operation_is_done_once(world):

@@ -21,7 +21,7 @@ from pyspark_ledger.log import policies, seal
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.policies import UNCHANGED
 from pyspark_ledger.log.reader import Reader
-from pyspark_ledger.metadata.port import Delete, TipKey
+from pyspark_ledger.metadata.port import Delete, PartKey, TipKey
 from pyspark_ledger.metadata.records import SetBack
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Faults
@@ -457,6 +457,16 @@ def test_a_cursor_from_before_is_read_again_after_a_reconnect_I18(world):
     log.metadata.reconnect()
     changed = node.update(lambda cursor: replace(cursor, epoch=cursor.epoch + 1))
     assert str(changed.mark_delete) == "0:1:0"
+
+
+def test_a_part_that_a_rollback_took_along_is_made_again_I16_I18(world):
+    log = world.log()
+    backup = snapshot(world.server)
+    log.ensure_part("tokens")
+    restore(world.server, backup)
+    log.metadata.reconnect()
+    log.ensure_part("tokens")
+    assert world.metadata().read(PartKey(world.topic.uuid, "tokens")) is not None
 
 
 def test_policies_from_before_are_read_again_after_a_reconnect_I18(world):

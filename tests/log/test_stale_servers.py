@@ -93,3 +93,34 @@ def test_an_older_head_than_the_one_in_memory_is_no_rollback_I18(world):
 
 def test_a_topic_that_a_server_does_not_know_yet_is_not_gone_I14(world):
     assert world.log(Behind(world.server.time)).view().head.records == 0
+
+
+def test_another_topic_of_the_namespace_that_a_server_does_not_know_yet_is_there_I14(world):
+    made = topics.create_topic(world.metadata(), "new", SCHEMA)
+    assert world.log(Behind(world.server.time)).sibling(made.uuid) is not None
+
+
+# -- what is in memory ---------------------------------------------------------------------------------------------
+
+
+def test_who_watches_a_topic_sees_a_commit_without_asking_again_I17(world):
+    log = world.log(watch=True)
+    log.view()
+    append(world.log(), 1)
+    assert log.view().head.records == 1
+
+
+def test_a_head_that_was_written_does_not_replace_a_newer_one_that_another_thread_has_read_I2(world):
+    log = world.log()
+    append(log, 1)
+    transact = log.metadata.transact
+
+    def and_then(ops):
+        log.metadata.transact = transact
+        transact(ops)
+        append(world.log(), 2)
+        log.refresh()  # another thread
+
+    log.metadata.transact = and_then
+    log.change_head(lambda head: head, "a change")
+    assert log.view().head.records == 2
