@@ -590,3 +590,70 @@ def test_a_delete_whose_answer_is_lost_is_done_once_I14(world, fault):
     assert world.metadata().children(PartKey(world.topic.uuid, "subscriptions")) == []
     with pytest.raises(NotFound, match="LEDGER_CURSOR_NOT_FOUND"):
         deleting.delete()
+
+
+# -- what comes between the look and the transaction ---------------------------------------------------------------
+
+
+def before_it_writes(process: CursorNode, rival) -> None:
+    """Calls somebody else right before the next transaction of a process."""
+    metadata, transact = process.log.metadata, process.log.metadata.transact
+
+    def overtaken(ops):
+        metadata.transact = transact
+        rival()
+        transact(ops)
+
+    metadata.transact = overtaken
+
+
+def test_who_attaches_does_not_push_out_another_that_was_faster_I6(world):
+    slow, fast = Attachment(node(world)), Attachment(node(world))
+    before_it_writes(slow.node, fast.attach)
+    with pytest.raises(Conflict, match="LEDGER_SUBSCRIPTION_BUSY"):
+        slow.attach()
+    assert fast.verified().epoch == 1
+
+
+def test_a_reset_that_begins_while_somebody_attaches_comes_first_I7(world):
+    attachment, resetter = Attachment(node(world)), RevisionController(node(world))
+    before_it_writes(attachment.node, resetter.start_revision)
+    with pytest.raises(CursorUnderRevision):
+        attachment.attach()
+
+
+def test_an_acknowledgement_that_another_has_overtaken_does_not_move_the_cursor_back_I8(world):
+    attachment = Attachment(node(world))
+    attachment.attach()
+    before_it_writes(attachment.node, lambda: handle(world).mark_delete(at(world, 30)))
+    attachment.acknowledge(at(world, 10), 0)
+    assert ordinal(world) == 30
+
+
+def test_an_owner_changes_nothing_while_somebody_resets_the_cursor_I7(world):
+    attachment = Attachment(node(world))
+    attachment.attach()
+    RevisionController(node(world)).start_revision()
+    with pytest.raises(CursorUnderRevision):
+        attachment.change(lambda cursor: cursor)
+
+
+def test_what_was_acknowledged_one_by_one_stays_so_when_a_query_acknowledges_what_is_before_I8(world):
+    attachment = Attachment(node(world))
+    attachment.attach()
+    attachment.change(lambda cursor: attachment.node.moved(cursor, 0, Runs([(7, 8)])))
+    attachment.acknowledge(at(world, 3), 0)
+    assert handle(world).stats().individual_acks == 1
+
+
+def test_an_owner_does_not_rely_on_a_node_of_its_old_session_I6(world):
+    attachment, old = Attachment(node(world)), world.metadata()
+    attachment.attach()
+    metadata, key = attachment.node.log.metadata, attachment.node.owner_key
+    holder = metadata.read(key).record
+    metadata.expire()
+    old.transact([Create(key, holder, ephemeral=True)])  # its session has not ended at this server
+    world.clock.sleep(60)
+    attachment.verified()
+    old.close()
+    assert metadata.read(key) is not None

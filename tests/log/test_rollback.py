@@ -239,6 +239,49 @@ def test_a_sweep_deletes_no_commit_of_a_ledger_that_is_open_again_I18(world, mon
     assert world.read() == list(range(8))
 
 
+def test_a_sweep_deletes_nothing_after_another_thread_was_told_of_the_rollback_I18(world, monkeypatch):
+    """What was in memory is forgotten with that, and the tip is one of the older history."""
+    sweeper = world.log()
+    for number in range(8):
+        append(sweeper, number)
+    backup = snapshot(world.server)
+    monkeypatch.setattr(seal, "sweep", lambda *_: None)
+    view = seal.seal(sweeper)
+    monkeypatch.undo()
+    restore(world.server, backup)
+    with set_back:
+        sweeper.refresh(sync=True)
+    seal.sweep(sweeper, view)
+    assert world.read() == list(range(8))
+
+
+def test_a_lost_epoch_is_noticed_although_the_log_has_grown_since_I18(tmp_path):
+    world = World(tmp_path, limits=replace(LONG, gc_grace_ms=0))
+    survivor = world.log()
+    append(survivor, 1)
+    backup = snapshot(world.server)
+    gc.collect(survivor)
+    restore(world.server, backup)
+    for number in (2, 3):
+        append(world.log(), number)
+    with set_back:
+        survivor.refresh()
+
+
+def test_the_note_has_the_most_that_any_process_knows_of_the_lost_history_I18(world):
+    append(world.log(), 1)
+    early, late, backup = world.log(), world.log(), snapshot(world.server)
+    append(early, 2)
+    for number in range(10):
+        append(late, number)  # seals a ledger
+    restore(world.server, backup)
+    append(world.log(), 3)
+    for survivor in (early, late):
+        with set_back:
+            survivor.refresh(sync=True)
+    assert world.log().view().head.set_back.ledger == 1
+
+
 # -- until it is repaired -----------------------------------------------------------------------------------------
 
 
