@@ -18,8 +18,8 @@ from pyspark_ledger.log import topics
 from pyspark_ledger.log.index import Index
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.root import open_root
-from pyspark_ledger.metadata.port import GcKey
-from pyspark_ledger.metadata.records import PendingRange, Trim
+from pyspark_ledger.metadata.port import GcKey, Put
+from pyspark_ledger.metadata.records import PendingRange, SetBack, Trim
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults, MemoryMetadata
 from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
@@ -472,3 +472,39 @@ def test_a_refused_run_changes_nothing_so_that_the_next_one_is_refused_too_I18(w
     assert replace(now, set_back=None, last_change=b"", operations=()) == replace(head, last_change=b"", operations=())
     with pytest.raises(DataLoss, match="LEDGER_SET_BACK"):
         append(world.log(), 300)
+
+
+# -- what comes between the judgement and the raise ------------------------------------------------------------------
+
+
+def before_it_writes(log: Log, rival) -> None:
+    transact = log.metadata.transact
+
+    def overtaken(ops):
+        log.metadata.transact = transact
+        rival()
+        transact(ops)
+
+    log.metadata.transact = overtaken
+
+
+def test_an_epoch_whose_birth_was_written_anew_meanwhile_is_not_raised_I12(slow_world):
+    """As a gc does that finds ZooKeeper's clock set back."""
+    world = slow_world
+    log, key = world.log(), GcKey(world.topic.uuid)
+    world.clock.sleep(2 * GRACE_S)
+
+    def written_anew() -> None:
+        node = world.metadata().read(key)
+        world.metadata().transact([Put(key, node.record, node.version)])
+
+    before_it_writes(log, written_anew)
+    assert gc.collect(log).epoch == epoch(world) == 0
+
+
+def test_a_rollback_that_is_noticed_while_gc_works_stops_it_I18(world):
+    log, noted = world.log(), SetBack(1, "somebody", "its head is older than it was before")
+    before_it_writes(log, lambda: world.log().change_head(lambda head: replace(head, set_back=noted), "a note"))
+    with pytest.raises(DataLoss, match="LEDGER_SET_BACK"):
+        gc.collect(log)
+    assert epoch(world) == 0

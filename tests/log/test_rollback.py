@@ -421,6 +421,22 @@ def test_who_has_seen_a_repaired_topic_is_not_told_of_a_loss_after_the_next_repa
     assert world.read() == [1, 4, *then, *([6] if then else [])]
 
 
+def test_who_has_seen_only_what_is_left_is_not_told_because_versions_begin_anew_with_a_repair_I14(tmp_path):
+    world = World(tmp_path, limits=replace(LONG, gc_grace_ms=0))
+    append(world.log(), 1)
+    bystander, writer, backup = world.log(), world.log(), snapshot(world.server)
+    for _ in range(5):
+        gc.collect(world.log())  # changes the head, and that is lost
+    bystander.refresh()
+    append(writer, 2)
+    restore(world.server, backup)
+    with set_back:
+        writer.refresh(sync=True)
+    repair.accept_loss(world.log())
+    append(bystander, 3)
+    assert world.read() == [1, 3]
+
+
 def test_a_rollback_that_comes_after_a_repair_is_not_said_to_be_repaired_I14(tmp_path):
     world = World(tmp_path, limits=replace(LONG, gc_grace_ms=0))
     noticed(world)
