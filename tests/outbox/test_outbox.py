@@ -19,6 +19,7 @@ from pyspark_ledger.outbox.outbox import Dispatch, Outbox, Send
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.minting import Minter
 from pyspark_ledger.tokens.tokens import Tokens
+from tests.support.flaky import Behind
 from tests.support.rollback import restore, snapshot
 from tests.support.shop import LIMITS, Shop, bill
 
@@ -157,6 +158,39 @@ def test_another_message_of_the_entity_meanwhile_runs_the_handler_again_on_the_n
     shop.billing().process("m1", first, slow)
     assert shop.billing().state() == {"orders": ["m2", "m1"]}
     assert sorted(shop.invoiced()) == ["m1", "m2"]
+
+
+def test_two_messages_that_share_nothing_but_their_entity_both_count_I11(shop):
+    """Their tokens are of different topics, and nothing is sent: only the entity's version tells."""
+    other = Tokens(shop.log("invoices"), "billing").mint()[0]
+
+    def counted(state):
+        return (state or 0) + 1, []
+
+    def overtaken(state):
+        shop.billing().process("m2", other, counted)
+        return counted(state)
+
+    shop.billing().process("m1", shop.order(), overtaken)
+    assert shop.billing().state() == 2
+
+
+def test_a_duplicate_is_told_the_state_that_has_the_effect_of_the_first_one_I14(shop):
+    first, second = shop.order(), shop.order()
+    faults = Behind(3)
+    late = shop.billing(faults)
+    late.process("m1", first, bill("m1"))
+    shop.billing().process("m2", second, bill("m2"))
+    late._resources.groups.group(shop.world.topic.uuid).load()
+    faults.next_read("stale")
+    again = late.process("m2", second, bill("m2"))
+    assert (again.duplicate, again.state) == (True, {"orders": ["m1", "m2"]})
+
+
+def test_the_tokens_that_were_dispatched_are_the_receivers_to_consume_I11(tmp_path):
+    shop, sent = Shop(tmp_path, foreign=True), []
+    shop.billing(dispatch=lambda _, token: sent.append(token)).process("m1", shop.order(), bill("m1", parcel=True))
+    assert shop.parcel_tokens().consume(sent) == [True]
 
 
 def test_another_writer_of_the_topic_meanwhile_does_not_run_the_handler_again(shop):
