@@ -70,16 +70,14 @@ class Group:
         self.load()
 
     def load(self, *, sync: bool = False) -> None:
+        """If a server that is behind does not know the node yet, whoever would create it is refused, and loads again."""
         if sync:
             self.log.metadata.sync()
         found = self.log.metadata.read(self.key)
-        if found is None and not sync:
-            return self.load(sync=True)
         self._version = None if found is None else found.version
         self._record = TokenGroup(self.log.limits.token_chunk) if found is None else found.record
         self._whole, self._spilled = Runs.unpack(self._record.whole, 0), Runs.unpack(self._record.spilled, 0)
         self._nodes, self._bitmaps = {}, {}
-        return None
 
     @property
     def version(self) -> int | None:
