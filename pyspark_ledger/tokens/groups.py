@@ -213,7 +213,7 @@ class _Change:
         if bitmap.is_full:
             self.whole |= ((chunk, chunk + 1),)
             if chunk in self.spilled:
-                self._node_ops.append(Delete(self._node_key(chunk), self._group._nodes[chunk].version))
+                self._node_ops.append(Delete(self._node_key(chunk)))  # the group's version is checked
                 self.spilled = self.spilled.without(chunk)
                 self.files[chunk] = None, self._group._nodes[chunk].record.file
             return
