@@ -12,6 +12,7 @@ from pyspark_ledger.append import append as protocol
 from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.base.clock import SYSTEM_CLOCK
 from pyspark_ledger.base.position import Position
+from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import Conflict, DataLoss, NotFound
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log import topics
@@ -114,6 +115,15 @@ def test_long_lists_index_files_and_snapshots_survive_any_number_of_runs_I12(wor
         if number % 5 == 0:
             gc.collect(world.log())
             assert [n for n in world.read() if n < 100] == list(range(number + 1))
+
+
+def test_a_snapshot_of_the_producers_stays_for_as_long_as_it_is_named_I12(tmp_path):
+    world = World(tmp_path, limits=replace(EAGER, inline_producers_bytes=0))
+    for number in range(5):  # seals a ledger
+        append(world.log(), number, producer=f"p{number}", batch_id=BatchId(7))
+    for _ in range(5):
+        gc.collect(world.log())
+    assert append(world.log(), 0, producer="p0", batch_id=BatchId(7)).duplicate
 
 
 def test_a_file_that_a_task_staged_long_after_its_epoch_is_deleted_by_the_next_run_that_raises(slow_world):

@@ -18,11 +18,13 @@ from pyspark_ledger.errors import CorruptData, DataLoss, InvalidInput, OutcomeUn
 from pyspark_ledger.files.blobs import Blobs
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log import topics
-from pyspark_ledger.metadata.port import Op, RootKey, TokenBlockKey, TokenChunkKey, TokenGroupKey
+from pyspark_ledger.metadata.port import Op, RootKey, TokenBlockKey, TokenChunkKey, TokenGroupKey, TransactionLost
 from pyspark_ledger.testing import memory
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.groups import Groups
+from pyspark_ledger.tokens.spending import Spending
 from pyspark_ledger.tokens.tokens import Tokens, minter_of
+from tests.support.flaky import Behind
 from tests.support.pipeline import TINY, Pipeline, batch_with_tokens, token_runs
 from tests.support.rollback import restore, snapshot
 
@@ -436,6 +438,86 @@ def test_a_chunk_that_was_folded_meanwhile_cannot_be_made_again_I11(pipeline):
     log = pipeline.log(pipeline.invoices)
     protocol.append(log, batch_with_tokens(log, [list(enumerate(tokens))], stale))
     assert pipeline.invoiced() == []
+
+
+def test_who_decided_from_an_older_picture_consumes_nothing_twice_I11(pipeline):
+    one, two = pipeline.order(1, 2)
+    pipeline.tokens().consume([one])
+    mine = pipeline.tokens()
+    assert mine.present([two]) == [True]
+    assert pipeline.tokens().consume([two]) == [True]
+    assert mine.consume([two]) == [False]
+
+
+def test_present_asks_what_is_stored_now_I11(pipeline):
+    tokens = pipeline.order(1)
+    mine = pipeline.tokens()
+    assert mine.present(tokens) == [True]
+    pipeline.tokens().consume(tokens)
+    assert mine.present(tokens) == [False]
+
+
+@pytest.mark.parametrize("wanted", [1, 2], ids=["of a block", "the whole block"])
+def test_a_minted_token_that_was_consumed_since_the_block_was_read_is_not_consumed_again_I11(pipeline, wanted):
+    """The group is read later, and is new enough: only the block's version tells."""
+    tokens = pipeline.tokens().mint(2)
+    log = pipeline.log()
+    spending = Spending(Groups.in_namespace_of(log, "invoices"))
+    assert spending.take(token_runs(tokens[:wanted])) is None
+    assert pipeline.tokens().consume(tokens[:1]) == [True]
+    with pytest.raises(TransactionLost):
+        log.metadata.transact(spending.ops())
+
+
+def test_a_token_that_was_minted_a_moment_ago_is_there_I11(pipeline):
+    tokens = pipeline.tokens().mint(2)
+    groups = Groups.in_namespace_of(pipeline.log(faults=Behind(6)), "invoices")
+    assert Spending(groups).take(token_runs(tokens)) is None
+
+
+def test_what_was_read_before_a_rollback_is_read_again_after_a_reconnect_I11_I18(pipeline):
+    """Two histories, in each of which a token was consumed: the group's version is the same."""
+    one, two = pipeline.order(1, 2)
+    mine = pipeline.tokens()
+    minter_of(mine).ensure_group()
+    backup = snapshot(pipeline.world.server)
+    assert mine.consume([one]) == [True]
+    restore(pipeline.world.server, backup)
+    assert pipeline.tokens().consume([two]) == [True]
+    minter_of(mine).metadata.reconnect()
+    assert mine.consume([two]) == [False]
+
+
+def test_a_chunk_that_was_used_up_meanwhile_is_read_again_and_not_looked_for_I11(pipeline):
+    tokens = pipeline.order(*range(40))
+    pipeline.tokens().consume(tokens[::2])
+    mine = pipeline.tokens()
+    mine._groups.group(pipeline.orders.uuid)
+    pipeline.tokens().consume(tokens[1:8:2])
+    assert mine.consume([tokens[1]]) == [False]
+
+
+def test_a_bitmap_whose_file_is_lost_is_damage_by_name_I16(pipeline):
+    tokens = pipeline.order(*range(40))
+    pipeline.tokens().consume(tokens[::2])
+    for path in [path for path in pipeline.world.files() if "token" in path]:
+        pipeline.world.storage.delete(path)
+    with pytest.raises(CorruptData, match="LEDGER_FILE_MISSING"):
+        pipeline.tokens().present(tokens)
+
+
+def test_what_was_read_meanwhile_is_not_replaced_by_an_older_state_I11(pipeline):
+    one, two, three = pipeline.order(1, 2, 3)
+    pipeline.tokens().consume([one])
+    log = pipeline.log()
+    groups = Groups.in_namespace_of(log, "invoices")
+    spending = Spending(groups)
+    spending.take(token_runs([two]))
+    log.metadata.transact(spending.ops())
+    pipeline.tokens().consume([three])
+    groups.reload()  # another thread, before this one notes what it has done
+    spending.committed()
+    assert Spending(groups).take(token_runs([three])).to_pylist() == [False]
 
 
 def test_a_sink_whose_source_was_rolled_back_is_told_and_drops_nothing_as_a_duplicate_I18(pipeline):
