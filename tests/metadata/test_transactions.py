@@ -115,6 +115,35 @@ def test_unavailable_after_an_unknown_outcome_is_an_unknown_outcome_I14(server):
     assert content(server) == b"a"
 
 
+def test_unavailable_after_a_look_that_could_not_tell_is_an_unknown_outcome_too_I14(server):
+    """Without an id the edit is made again, and whether it was made before is not known."""
+    faults, edits = Faults(), []
+    client = Client(server, metadata=(flaky := Flaky(server, faults, CLOCK)))
+    faults.next_transact("applied_then_lost")
+
+    def away_the_second_time() -> None:
+        edits.append(b"a")
+        flaky.down = len(edits) == 2
+
+    with pytest.raises(OutcomeUnknown, match="ZooKeeper does not answer any more"):
+        client.add(b"a", before=away_the_second_time)
+
+
+def test_an_operation_that_is_repeated_is_not_made_again_because_a_server_is_behind_I14(server):
+    faults = Faults(max_lag=1)
+    client = Client(server, faults)
+    Client(server).add(b"a", b"1" * 16)
+    faults.next_read("stale")
+
+    def only_after_a(entity: Entity) -> Entity:
+        if not entity.content:
+            raise Conflict("not allowed yet")
+        return replace(entity, content=entity.content + b"b")
+
+    client.transactions.change(client.node, only_after_a, "adding b", operation=b"1" * 16)
+    assert content(server) == b"a"
+
+
 def test_unavailable_before_anything_was_sent_says_that_nothing_was_changed_I14(server):
     client = Client(server, metadata=(flaky := Flaky(server)))
     flaky.down = True
