@@ -657,3 +657,17 @@ def test_an_owner_does_not_rely_on_a_node_of_its_old_session_I6(world):
     attachment.verified()
     old.close()
     assert metadata.read(key) is not None
+
+
+def test_an_owner_that_is_replaced_while_it_makes_its_node_again_leaves_none_I6(world):
+    attachment, successor = Attachment(node(world)), Attachment(node(world))
+    attachment.attach()
+    attachment.node.log.metadata.expire()
+
+    def come_and_go() -> None:
+        successor.attach()
+        successor.node.log.metadata.close()
+
+    before_it_writes(attachment.node, come_and_go)
+    attachment._holding.recreate(None)
+    assert world.metadata().read(attachment.node.owner_key) is None

@@ -341,6 +341,30 @@ def test_repair_accepts_the_loss_and_uses_no_number_twice(world):
         repair.accept_loss(world.log())
 
 
+def test_a_repair_begins_after_the_most_that_is_known_of_the_lost_history_I18(world):
+    append(world.log(), 1)
+    noted = SetBack(1, "somebody", "why", next_commit=50_000, ledger=60_000, gc_epoch=70_000, next_token=1 << 50)
+    world.log().change_head(lambda head: replace(head, set_back=noted), "a note")
+    repair.accept_loss(world.log())
+    head = world.log().view().head
+    assert (head.next_commit > 50_000, head.ledger > 60_000, head.gc_epoch > 70_000) == (True, True, True)
+    assert head.token_base + head.tokens > 1 << 50
+
+
+def test_a_repair_begins_after_the_epochs_of_files_that_nobody_has_noted_I12_I18(world):
+    stage(world.log(), 1, epoch=90_000)
+    repair.accept_loss(world.log())
+    assert world.log().view().head.gc_epoch > 90_000
+
+
+def test_a_repair_that_another_one_overtakes_does_nothing_I14(world, monkeypatch):
+    noticed(world)
+    log = world.log()
+    before(monkeypatch, log, "transact", lambda: repair.accept_loss(world.log()))
+    repair.accept_loss(log)
+    assert world.log().view().head.ledger == world.limits.repair_jump
+
+
 def test_after_the_repair_a_survivor_is_told_once_and_goes_on(world):
     survivor, other = world.log(), world.log()
     append(survivor, 1)

@@ -188,3 +188,52 @@ def test_a_refused_resend_is_not_taken_for_somebody_elses_race_I14(server):
     send = client.metadata.transact
     client.metadata.transact = lambda ops: (server.deliver_delayed(), send(ops))
     assert client.transactions.carry_out([put], look, "a change") is True
+
+
+def before_it_writes(client: Client, rival, times: int = 1) -> None:
+    """Does something right before a transaction, counted from 1."""
+    transact, count = client.metadata.transact, 0
+
+    def overtaken(ops):
+        nonlocal count
+        count += 1
+        if count == times:
+            rival()
+        transact(ops)
+
+    client.metadata.transact = overtaken
+
+
+def test_a_resend_that_is_not_sent_because_zookeeper_is_away_is_followed_by_another_look_I14(server):
+    faults = Faults(max_delay=1_000)
+    client = Client(server, faults)
+    faults.next_transact("delayed")
+
+    def away() -> None:
+        server.deliver_delayed()
+        raise Unavailable("ZooKeeper does not answer")
+
+    before_it_writes(client, away, times=2)
+    assert client.add(b"a", b"1" * 16).content == content(server) == b"a"
+
+
+def test_a_zookeeper_that_is_away_for_a_moment_leaves_no_outcome_unknown_I14(server):
+    faults = Faults()
+    client = Client(server, faults)
+    faults.next_transact("applied_then_lost")
+    sync = client.metadata.sync
+
+    def away() -> None:
+        client.metadata.sync = sync
+        raise Unavailable("ZooKeeper does not answer")
+
+    client.metadata.sync = away
+    assert client.add(b"a", b"1" * 16).content == content(server) == b"a"
+
+
+def test_a_node_that_another_makes_meanwhile_is_found_I14(server):
+    mine, other = Client(server), Client(server)
+    before_it_writes(
+        mine, lambda: other.transactions.make(NamespaceKey(), Namespace("other", 0), "the namespace")
+    )
+    assert mine.transactions.make(NamespaceKey(), Namespace("mine", 0), "the namespace").record.storage == "other"
