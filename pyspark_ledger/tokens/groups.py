@@ -70,7 +70,7 @@ class Group:
         self.load()
 
     def load(self, *, sync: bool = False) -> None:
-        """If a server that is behind does not know the node yet, whoever would create it is refused, and loads again."""
+        """If a server that is behind does not know the node yet, who would create it is refused, and loads it again."""
         if sync:
             self.log.metadata.sync()
         found = self.log.metadata.read(self.key)

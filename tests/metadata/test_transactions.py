@@ -233,7 +233,5 @@ def test_a_zookeeper_that_is_away_for_a_moment_leaves_no_outcome_unknown_I14(ser
 
 def test_a_node_that_another_makes_meanwhile_is_found_I14(server):
     mine, other = Client(server), Client(server)
-    before_it_writes(
-        mine, lambda: other.transactions.make(NamespaceKey(), Namespace("other", 0), "the namespace")
-    )
+    before_it_writes(mine, lambda: other.transactions.make(NamespaceKey(), Namespace("other", 0), "the namespace"))
     assert mine.transactions.make(NamespaceKey(), Namespace("mine", 0), "the namespace").record.storage == "other"
