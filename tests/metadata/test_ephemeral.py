@@ -13,7 +13,7 @@ from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import OutcomeUnknown
 from pyspark_ledger.metadata.chores import Chores
 from pyspark_ledger.metadata.ephemeral import Ephemeral
-from pyspark_ledger.metadata.port import CompactorKey, Create, PartKey, PinKey, RootKey
+from pyspark_ledger.metadata.port import CompactorKey, Create, Delete, PartKey, PinKey, RootKey
 from pyspark_ledger.metadata.records import Holder, Marker, Pin
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Faults, MemoryMetadata, MemoryServer
@@ -285,3 +285,12 @@ def test_a_pin_that_stands_in_an_old_session_is_moved_into_the_new_one_I9(server
     metadata.chores.run_all()
     old.close()
     assert metadata.read(key).record.position == Position(0, 1, 0)
+
+
+def test_who_leaves_takes_its_node_along_also_from_a_server_that_is_behind_I16(server):
+    faults = Behind(1)
+    metadata = MemoryMetadata(server, faults)
+    held = lock(metadata)
+    metadata.transact(held.create_ops())
+    faults.next_read("stale")
+    assert held.remove_ops() == [Delete(KEY)]

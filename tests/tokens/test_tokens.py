@@ -449,6 +449,12 @@ def test_who_decided_from_an_older_picture_consumes_nothing_twice_I11(pipeline):
     assert mine.consume([two]) == [False]
 
 
+def test_a_token_of_an_entry_that_its_sealed_ledger_never_had_is_not_there_I11(pipeline):
+    for _ in range(6):  # more than a ledger
+        pipeline.order(1)
+    assert pipeline.tokens().present([TokenPrefix(pipeline.orders.uuid, 0, 7).token(0)]) == [False]
+
+
 def test_present_asks_what_is_stored_now_I11(pipeline):
     tokens = pipeline.order(1)
     mine = pipeline.tokens()
