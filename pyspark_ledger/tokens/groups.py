@@ -160,7 +160,7 @@ class Group:
         if position >= view.head.end:
             return None
         commit = next(self.log.commits_from(view, position), None)
-        if commit is None or not commit.mints or commit.ledger != prefix.ledger or commit.first_entry > prefix.entry:
+        if commit is None or not commit.mints or commit.ledger != prefix.ledger:
             return None
         base = commit.tokens_before
         entries = self.log.entries(commit)
