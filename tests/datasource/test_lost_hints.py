@@ -21,17 +21,16 @@ def world(tmp_path) -> World:
     return world
 
 
-def unaware(query: WorldQuery) -> WorldQuery:
-    """It has read the head, and learns of no change by itself."""
-    query.log.view()
-    query.log._hint = lambda: None
-    query.log.refresh()
-    return query
+def grow(world: World, *unaware: WorldQuery) -> None:
+    """One more record, of which some queries are not told."""
+    append(world.log(), 3)
+    for query in unaware:
+        query.log._hinted = False
 
 
 def test_a_checkpoint_that_has_seen_more_than_the_head_in_memory_has_lost_nothing_I14(world):
-    restarted = unaware(WorldQuery(world))
-    append(world.log(), 3)
+    restarted = WorldQuery(world)
+    grow(world, restarted)
     ahead = WorldQuery(world)
     ahead.batch()
     restarted.offset = ahead.offset
@@ -39,24 +38,24 @@ def test_a_checkpoint_that_has_seen_more_than_the_head_in_memory_has_lost_nothin
 
 
 def test_a_subscription_that_was_moved_past_the_end_in_memory_has_lost_nothing_I14(world):
-    query = unaware(WorldQuery(world, subscription="s"))
-    Query.batch(query)
-    append(world.log(), 3)
+    query = WorldQuery(world, subscription="s")
+    query.batch()
+    grow(world, query)
     CursorHandle(world.log(), "s").reset("latest")
     Query.plan(query)
     assert fields(query.offset)["rev"] == 0, "there is nothing new after the reset"
 
 
 def test_a_logged_batch_past_the_end_in_memory_is_read_I7(world):
-    reading, planning = unaware(WorldQuery(world)), WorldQuery(world)
+    reading, planning = WorldQuery(world), WorldQuery(world)
     assert reading.read(*planning.plan()) == [0, 1, 2]
-    append(world.log(), 3)
+    grow(world, reading)
     assert reading.read(*planning.plan()) == [3]
 
 
 def test_available_now_reads_to_the_end_that_is_there_I1(world):
-    query = unaware(WorldQuery(world))
-    append(world.log(), 3)
+    query = WorldQuery(world)
+    grow(world, query)
     query.reader.prepareForTriggerAvailableNow()
     assert query.all() == [[0, 1, 2, 3]]
 
@@ -83,3 +82,18 @@ def test_a_checkpoint_without_a_cursor_id_and_of_a_later_revision_is_of_another_
     again = WorldQuery(world, subscription="s", offset=version_1(query.offset))
     with pytest.raises(Conflict, match=r"LEDGER_CURSOR_RECREATED.*revision 2"):
         again.plan()
+
+
+def test_a_reset_that_comes_while_a_query_acknowledges_is_followed_at_once_I7(world):
+    query = WorldQuery(world, subscription="s")
+    query.batch()
+    metadata, transact = query.log.metadata, query.log.metadata.transact
+
+    def overtaken(ops):
+        metadata.transact = transact
+        CursorHandle(world.log(), "s").reset("earliest")
+        transact(ops)
+
+    metadata.transact = overtaken
+    assert query.batch() == [0, 1, 2]
+    assert fields(query.offset)["rev"] == 1

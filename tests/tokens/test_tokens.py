@@ -360,6 +360,7 @@ def test_a_file_that_may_still_be_named_is_not_swept_I12(pipeline):
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_consume_tells_the_truth_when_its_answer_is_lost_I11_I14(pipeline, fault):
+    pipeline.log().ensure_part("tokens")  # else the fault would come to this
     tokens = pipeline.order(1, 2, 3)
     faults = Faults()
     mine, rival = pipeline.tokens(faults=faults), pipeline.tokens()
