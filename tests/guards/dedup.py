@@ -98,6 +98,22 @@ GUARDS = [
         tests=("dedup/test_record_ids.py::test_of_equal_ids_in_a_batch_the_first_wins_in_a_task_and_across_tasks_I5",),
     ),
     Guard(
+        "dedup/ranges-that-touch-meet",
+        "dedup/record_ids.py",
+        "pc.less_equal(low[1:], high[:-1])",
+        instead="pc.less(low[1:], high[:-1])",
+        why="A range that begins with the id with which another ends shares it (I5).",
+        tests=("dedup/test_record_ids.py::test_tasks_whose_ids_meet_only_at_the_edge_share_that_id_I5",),
+    ),
+    Guard(
+        "dedup/last-ids-only-rise",
+        "dedup/record_ids.py",
+        "highest if pc.all(rises).as_py() else highest.filter(rises)",
+        instead="highest",
+        why="A batch of old ids must not put a producer's last id back (I5).",
+        tests=("dedup/test_record_ids.py::test_old_records_beside_new_ones_of_another_do_not_put_the_last_id_back_I5",),
+    ),
+    Guard(
         "dedup/every-record-has-an-id",
         "dedup/id_ranges.py",
         "if column.null_count:",
