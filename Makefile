@@ -11,7 +11,7 @@ PROTOS := pyspark_ledger/zk_metadata/records pyspark_ledger/zk_metadata/format1
 GRPCIO_TOOLS = $(shell sed -n 's/^proto = \["\(.*\)"\]/\1/p' pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test core spark lint coverage bench soak proto wheel clean
+.PHONY: help setup java demo test core spark lint coverage guards bench soak proto wheel clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -83,6 +83,10 @@ coverage: setup ## lines and branches of the core that its tests pass; under 90 
 	@$(CORE_TESTS) --cov --cov-report=term --cov-report=json:.coverage.json
 	@$(PY) -c 'import json; t = json.load(open(".coverage.json"))["totals"]; print("the core: {:.1%} of lines, {:.1%} of branches" \
 	  .format(t["covered_lines"] / t["num_statements"], t["covered_branches"] / t["num_branches"]))'
+
+# WHICH="seal/ gc/" takes those whose names contain one of these.
+guards: setup ## take every guard of the protocols out, one after the other: does a test notice?
+	$(PY) -m tests.guards $(WHICH)
 
 bench: setup ## measure
 	$(PY) -m benchmarks.run

@@ -8,12 +8,12 @@ Prints what noticed each guard's absence. The exit status is 1 if something was 
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,14 +21,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from tests.guards import GUARDS
 from tests.guards.guard import Guard
 from tests.support import REPOSITORY
 
 LIMIT_S = 120.0  # for the tests of one guard
 HANGS_AFTER_S = 20.0  # where that is what is expected: they take a second or two otherwise
-PYTEST = ["-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not spark and not soak"]
+OPTIONS = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not spark and not soak"]
 NO_TIMEOUT = ["--timeout", "0"]  # who hangs is ended here, and not taken for a test that fails
+# What takes long to import and is the same for all. The package and its tests are imported by each run anew.
+OTHERS = ("hypothesis.stateful", "kazoo.client", "pyarrow.compute", "pyarrow.fs", "pyarrow.ipc", "pyspark.sql.types")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class Copy:
         file = self._folder / "pyspark_ledger" / guard.file
         code = file.read_text()
         if code.count(guard.snippet) != 1:
-            return Outcome(f"NOT FOUND exactly once in {guard.file}", "", 0.0)
+            return Outcome("NOT FOUND", f"the snippet is not exactly once in {guard.file}", 0.0)
         self._write(file, guard.taken_out(code))
         try:
             return self._judged(guard)
@@ -73,28 +77,48 @@ class Copy:
         seconds = time.monotonic() - began
         failed = re.search(r"^(?:FAILED|ERROR) tests/([^\s\[]+)", output, re.M)
         if status is None:
-            return Outcome("noticed" if guard.hangs else "HANGS", "it goes on for ever", seconds)
+            return Outcome("noticed" if guard.hangs else "HANGS", f"{guard.tests[0]} does not end", seconds)
         if status == 1 and failed is not None:
             return Outcome("noticed", failed[1], seconds)
-        return Outcome("NOT noticed" if status == 0 else f"NOT TRIED: pytest ended with {status}", "", seconds)
+        return Outcome("NOT noticed" if status == 0 else "NOT TRIED", f"pytest ended with {status}", seconds)
 
     def _run(self, tests: Iterable[str], limit_s: float | None) -> tuple[int | None, str]:
         """The exit status, None if it did not end in time; and what was printed."""
-        command = [sys.executable, *PYTEST, *NO_TIMEOUT, *tests]
-        environment = {**os.environ, "PYTHONPATH": str(self._folder)}
-        process = subprocess.Popen(
-            command, cwd=self._folder, env=environment, text=True, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        printed = self._folder / "printed.txt"
+        child = os.fork()
+        if child == 0:
+            self._test([*OPTIONS, *NO_TIMEOUT, *tests], printed)
+        deadline = None if limit_s is None else time.monotonic() + limit_s
         try:
-            output, _ = process.communicate(timeout=limit_s)
-            return process.returncode, output
-        except subprocess.TimeoutExpired:
-            return None, ""
+            while True:
+                ended, status = os.waitpid(child, os.WNOHANG)
+                if ended:
+                    return os.waitstatus_to_exitcode(status), printed.read_text()
+                if deadline is not None and time.monotonic() > deadline:
+                    return None, printed.read_text()
+                time.sleep(0.02)
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)  # a ZooKeeper that it has started goes with it
-                process.wait()
+            _end(child)
+
+    def _test(self, arguments: list[str], printed: Path) -> None:
+        """In a process of its own, which has imported nothing of the package yet."""
+        os.setsid()
+        with open(printed, "w") as output:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+        os.chdir(self._folder)
+        os.environ["PYTHONPATH"] = str(self._folder)
+        here = {"", str(REPOSITORY)}
+        sys.path[:] = [str(self._folder), *(path for path in sys.path if path not in here)]
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "pyspark_ledger")]:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+        status = 3
+        try:
+            status = int(pytest.main(arguments))
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
 
     def _write(self, file: Path, code: str) -> None:
         """Compiled code is kept by the time and the length of its source, and two changes in a second may have the same
@@ -103,12 +127,23 @@ class Copy:
         Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
 
 
+def _end(group: int) -> None:
+    """What the tests have started, such as a ZooKeeper, goes with them."""
+    try:
+        os.killpg(group, signal.SIGKILL)
+        os.waitpid(group, 0)
+    except (ProcessLookupError, ChildProcessError):
+        return
+
+
 def chosen(words: list[str]) -> list[Guard]:
     return [guard for guard in GUARDS if not words or any(word in guard.name for word in words)]
 
 
 def main(words: list[str]) -> int:
     guards = chosen(words)
+    for name in OTHERS:
+        importlib.import_module(name)
     with tempfile.TemporaryDirectory(prefix="guards-") as folder:
         copy = Copy(Path(folder))
         broken = copy.passes(test for guard in guards for test in guard.selected)
@@ -119,9 +154,8 @@ def main(words: list[str]) -> int:
         for guard in guards:
             outcome = copy.without(guard)
             outcomes.append(outcome)
-            print(
-                f"{outcome.verdict:12} {outcome.seconds:5.1f} s  {guard.name} ({guard.file})  {outcome.by}", flush=True
-            )
+            told = f"{outcome.verdict:12} {outcome.seconds:5.1f} s  {guard.name} ({guard.file})"
+            print(f"{told}  {outcome.by}".rstrip(), flush=True)
     noticed = sum(outcome.is_noticed for outcome in outcomes)
     print(f"{len(outcomes)} guards, {noticed} noticed, {len(outcomes) - noticed} not.")
     return 0 if noticed == len(outcomes) else 1

@@ -287,6 +287,14 @@ GUARDS = [
         tests=("append/test_append.py::test_a_lost_answer_is_resolved_never_guessed_I14",),
     ),
     Guard(
+        "seal/the-open-ledger-is-not-looked-into",
+        "log/seal.py",
+        "key.ledger < view.head.ledger:",
+        instead="key.ledger <= view.head.ledger:",
+        why="A sweep costs nothing where there is nothing to delete, however many commits the open ledger has (I13).",
+        tests=("log/test_seal.py::test_a_sweep_asks_only_for_the_nodes_of_sealed_ledgers_I13",),
+    ),
+    Guard(
         "seal/swept-together-with-the-tip",
         "log/seal.py",
         "log.metadata.transact([tip, *(Delete(key) for key in nodes)])",

@@ -340,8 +340,8 @@ GUARDS = [
     Guard(
         "ephemeral/only-ones-own-is-removed",
         "metadata/ephemeral.py",
-        ("        if found is not None and self._is_ours(found.record):\n            self._delete(found)"),
-        instead=("        if found is not None:\n            self._delete(found)"),
+        ("        if found is not None and self._is_ours(found.record):\n            self._delete()"),
+        instead=("        if found is not None:\n            self._delete()"),
         why="Who leaves must not delete the node of its successor (I6).",
         tests=("metadata/test_ephemeral.py::test_who_leaves_late_does_not_delete_the_node_of_its_successor_I6",),
     ),

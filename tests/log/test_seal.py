@@ -11,7 +11,7 @@ from pyspark_ledger.lifecycle.gc import collect
 from pyspark_ledger.log import places, policies, scan
 from pyspark_ledger.log.index import Index
 from pyspark_ledger.log.policies import UNCHANGED
-from pyspark_ledger.log.seal import seal
+from pyspark_ledger.log.seal import seal, sweep
 from pyspark_ledger.metadata.port import CommitKey, Delete, HeadKey, LedgerKey, PartKey
 from pyspark_ledger.testing.memory import Crash, Faults
 from tests.support.worlds import EAGER, SMALL, World, append
@@ -213,3 +213,14 @@ def test_a_sweep_that_fails_is_nothing_to_the_writer_that_sealed_I16(tmp_path, m
 
     monkeypatch.setattr(log.metadata, "children", away)
     assert append(log, 99).start.ledger == 1
+
+
+def test_a_sweep_asks_only_for_the_nodes_of_sealed_ledgers_I13(tmp_path):
+    world = World(tmp_path)
+    log, asked = world.log(), []
+    for number in range(world.limits.commits_per_ledger + 1):
+        append(log, number)
+    children = log.metadata.children
+    log.metadata.children = lambda key: asked.append(key) or children(key)
+    sweep(log, log.view())
+    assert asked == [PartKey(world.topic.uuid, "commits")]
