@@ -11,7 +11,7 @@ PROTOS := pyspark_ledger/zk_metadata/records pyspark_ledger/zk_metadata/format1
 GRPCIO_TOOLS = $(shell sed -n 's/^proto = \["\(.*\)"\]/\1/p' pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test core spark lint coverage bench search soak fuzz proto wheel clean
+.PHONY: help setup java demo test core spark lint coverage bench search soak fuzz guards simulate proto wheel clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -84,6 +84,10 @@ coverage: setup ## lines and branches of the core that its tests pass; under 90 
 	@$(PY) -c 'import json; t = json.load(open(".coverage.json"))["totals"]; print("the core: {:.1%} of lines, {:.1%} of branches" \
 	  .format(t["covered_lines"] / t["num_statements"], t["covered_branches"] / t["num_branches"]))'
 
+# WHICH="seal/ gc/" takes those whose names contain one of these.
+guards: setup ## take every guard of the protocols out, one after the other: does a test notice?
+	$(PY) -m tests.guards $(WHICH)
+
 bench: setup ## measure
 	$(PY) -m benchmarks.run
 
@@ -96,6 +100,12 @@ SEED ?=
 
 soak: setup ## real processes under real faults for SECONDS=600, drawn from SEED, and then the checker
 	$(PY) -m tests.soak --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+# How many histories, and from which seed on.
+SEEDS ?= 1000
+
+simulate: setup ## SEEDS=1000 simulated histories under every fault that we know, from SEED on
+	$(PY) -m tests.simulation --seeds $(SEEDS) --seed $(or $(SEED),0)
 
 # Of all parsers together, and which: all, or those whose names begin with TARGET.
 INPUTS ?= 1000000

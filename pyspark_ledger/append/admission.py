@@ -130,7 +130,7 @@ class ByRecordIds(Admission):
 
     ids: RecordIds
     left_out: int = 0  # records that tasks did not write, because they are at or below the known ids
-    known: pa.Table | None = None  # the last ids (producer, sequence) in the log when the write was planned
+    known: pa.Table | None = None  # the ids (producer, sequence) that tasks have relied on to be in the log
     exclusive: bool = False  # none of the ids can be in the log, unless somebody else uses the producer's name
 
     def judge(self, batch: StagedBatch, topic: TopicState) -> Verdict:

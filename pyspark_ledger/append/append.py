@@ -62,7 +62,8 @@ class PreparedCommit:
 
 
 class _SideFiles:
-    """Files for what is too long for the commit's node. Staged once, however often the commit is tried."""
+    """Files for what is too long for the commit's node. Staged once, however often the commit is tried: they are never
+    older than the entries, whose epochs every try checks."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -182,7 +183,6 @@ def _prepare(log: Log, view: View, batch: StagedBatch, verdict: Verdict, side_fi
     check_epochs(log, head, (entry.file for entry in verdict.entries))
     entries_file = side_files.entries(verdict.entries, head.gc_epoch)
     highest_file = side_files.highest(verdict.highest, head.gc_epoch)
-    check_epochs(log, head, (file for file in (entries_file, highest_file) if file is not None))
     schema_id, schema_ops = _decide_schema(log, head, batch)
     commit = Commit(
         number=head.next_commit,
@@ -278,8 +278,6 @@ def _look_for(log: Log, prepared: PreparedCommit) -> Look:
         if view.version == prepared.version:
             return None
         # The head has another version now, so a commit that is not in the log yet will be refused.
-        if view.head.next_commit <= number:
-            return False
         found = log.commit(view, number)
         return found is not None and found.id == prepared.commit.id
 

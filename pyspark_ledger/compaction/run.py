@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pyspark_ledger.append.append import check_epochs
 from pyspark_ledger.base import names
 from pyspark_ledger.base.position import EARLIEST, Position
-from pyspark_ledger.compaction.plan import begin, check_room
+from pyspark_ledger.compaction.plan import begin
 from pyspark_ledger.compaction.work import Progress, Work, survivors_of, write
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.log.generations import CompactedBatch, fetch_replaced, newest, stage_manifest, stage_replaced
@@ -124,7 +124,6 @@ def _publish(log: Log, generation: Generation, files: list[FileRef]) -> None:
         check_epochs(log, head, [*files, generation.manifest])
         if last is None:
             return replace(head, generation=generation)
-        check_room(log, head)
         known = head.replaced, head.gc_epoch
         if known not in lists:
             replaced = fetch_replaced(log.files, head.replaced)

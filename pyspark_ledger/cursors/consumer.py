@@ -180,9 +180,11 @@ class Consumer:
             self.flush()
 
     def _pop(self) -> Message | None:
+        """All of them are of this epoch and revision: another one begins with an empty queue, and only reads of its own
+        fill it."""
         while self._queue:
             message = self._queue.popleft()
-            if message.epoch >= self._epoch and message.revision == self._revision and not self._is_done(message):
+            if not self._is_done(message):
                 return self._counted(message)
         return None
 

@@ -22,6 +22,7 @@ from pyspark_ledger.errors import NotFound
 from pyspark_ledger.log import topics
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.sinks import gone_meanwhile
+from pyspark_ledger.metadata.records import FileRef
 from pyspark_ledger.tokens.groups import Groups
 
 logger = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ def _admission(
     if plan.ids is not None:
         left_out = rows - sum(message.entry.records for message in staged if message.entry is not None)
         ids = RecordIds(plan.ids, _summaries(log, staged), log.storage, log.topic.uuid)
-        return ByRecordIds(ids, left_out, plan.known)
+        return ByRecordIds(ids, left_out, _left_out(log, staged))
     if options.tokens is not None:
         groups = _token_groups(log, options.tokens.group)
         return ByTokens(groups, _summaries(log, staged), fan_out=options.tokens.fan_out)
@@ -145,8 +146,15 @@ def _token_groups(log: Log, name: str) -> Groups:
 
 def _summaries(log: Log, staged: list[Staged]) -> list[pa.Table]:
     """What each task sent about the ids or the tokens of its entry."""
-    packed = [message.summary for message in staged if message.entry is not None]
-    return [
-        pa.ipc.open_stream(summary).read_all() if isinstance(summary, bytes) else log.files.fetch_table(summary)
-        for summary in packed
-    ]
+    return [_unpacked(log, message.summary) for message in staged if message.entry is not None]
+
+
+def _left_out(log: Log, staged: list[Staged]) -> pa.Table | None:
+    """The ids that tasks have relied on to be in the log. They say it themselves: this process has planned the batch
+    anew, perhaps after a producer was forgotten."""
+    found = [_unpacked(log, message.left_out) for message in staged if message.left_out]
+    return pa.concat_tables(found) if found else None
+
+
+def _unpacked(log: Log, packed: bytes | FileRef) -> pa.Table:
+    return pa.ipc.open_stream(packed).read_all() if isinstance(packed, bytes) else log.files.fetch_table(packed)

@@ -73,6 +73,7 @@ class IdRanges:
         self._pending: list[pa.Table] = []
         self._pending_rows = self._pending_bytes = 0
         self._done: list[pa.Table] = []
+        self._left_out: list[pa.Table] = []
 
     def add(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Adds the ids of some rows, and returns the rows that are not known to be in the log."""
@@ -81,6 +82,7 @@ class IdRanges:
             last = self._known["sequence"].take(pc.index_in(ids["producer"], self._known["producer"]))
             fresh = is_new(ids["sequence"], last).combine_chunks()
             if not pc.all(fresh).as_py():
+                self._left_out.append(_highest(ids.filter(pc.invert(fresh))))
                 rows, ids = rows.filter(fresh), ids.filter(fresh)
         if rows.num_rows:
             # A copy, so that the whole batch need not stay in memory.
@@ -96,10 +98,19 @@ class IdRanges:
         self._summarise()
         return pa.concat_tables([RANGES.empty_table(), *self._done])
 
+    def left_out(self) -> pa.Table | None:
+        """(producer, sequence) of the highest id that was left out of each producer; None if nothing was."""
+        return _highest(pa.concat_tables(self._left_out)) if self._left_out else None
+
     def _summarise(self) -> None:
         if self._pending:
             self._done.append(_summary(pa.concat_tables(self._pending).combine_chunks()))
             self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+
+
+def _highest(ids: pa.Table) -> pa.Table:
+    grouped = ids.group_by("producer", use_threads=False).aggregate([("sequence", "max")])
+    return pa.table({"producer": grouped["producer"], "sequence": grouped["sequence_max"]})
 
 
 def _summary(ids: pa.Table) -> pa.Table:

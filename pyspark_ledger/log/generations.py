@@ -146,7 +146,7 @@ class CompactedLedger:
 
     def slices(self, start: Position, end: Position, base: Position) -> Iterator[CompactedSlice]:
         """The rows with positions in [start, end), in order, one slice for each file."""
-        first, last = self._find(start), self._find(min(end, self._generation.horizon))
+        first, last = self._find(start), self._find(end)
         for number, (file, rows) in enumerate(dict.fromkeys((b.file, b.file_rows) for b in self._batches)):
             low = first[1] if first[0] == number else 0
             high = last[1] if last[0] == number else rows

@@ -277,7 +277,7 @@ class Log:
         if number < 0 or not id or (view.head.trim is not None and number < view.head.trim.commit):
             return True
         if number >= view.head.next_commit:
-            return False
+            return False  # even if the last one has this id: it was lost, and has been sent again since
         after = self.commit(view, number + 1)
         known = view.head.last_commit if after is None else after.previous
         if known:

@@ -59,8 +59,8 @@ def seal(log: Log) -> View:
         producers = producers.without_silent(min(head.last_publish_ms, log.now_ms()) - silence)
     snapshot = producers.snapshot(log.files, head.end, head.gc_epoch)
     dedup = log.metadata.read(DedupKey(head.uuid))
-    if dedup is None or dedup.record.next_commit > head.ledger_first_commit:
-        return log.refresh(sync=True)
+    if dedup is None:
+        return log.refresh(sync=True)  # raises if the topic is gone
     opened = replace(
         head,
         ledger=head.ledger + 1,

@@ -108,7 +108,7 @@ class Ephemeral(Generic[R]):
             if other is not None and not self._is_leftover(other.record):
                 return other.record
             if other is not None:
-                self._delete(other)
+                self._delete()
 
     def _is_there(self) -> bool | None:
         self._may_arrive = True
@@ -142,13 +142,14 @@ class Ephemeral(Generic[R]):
         self._metadata.sync()
         found = self._metadata.read(self._key)
         if found is not None and self._is_ours(found.record):
-            self._delete(found)
+            self._delete()
 
-    def _delete(self, found: Versioned[R]) -> None:
+    def _delete(self) -> None:
+        """At any version: a node that somebody else has made meanwhile begins with the same one."""
         try:
-            self._metadata.transact([Delete(cast(AnyKey, self._key), found.version)])
+            self._metadata.transact([Delete(cast(AnyKey, self._key))])
         except TransactionLost:
-            return  # its session ended, or somebody else has it now
+            return  # its session ended
 
     def abandon(self, remove: Callable[[], None] | None = None, *, may_arrive: bool = False) -> None:
         """For a call of ours that failed. From now on its node does not count, and it is deleted in the background.
@@ -217,7 +218,7 @@ class Ephemeral(Generic[R]):
         elif found is not None and not self._is_ours(found.record):
             return False
         if found is not None:
-            ops.append(Delete(cast(AnyKey, self._key), found.version))
+            ops.append(Delete(cast(AnyKey, self._key)))
         try:
             self._metadata.transact([*ops, self._create()])
             logger.info("%s: recreated, after a lost session", self._what)

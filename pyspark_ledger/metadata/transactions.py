@@ -250,7 +250,7 @@ class _Change(Generic[R]):
         if self._is_done(found):
             return found.record
         edited, found = self._edited(found, synced)
-        if edited is None or self._is_done(found):
+        if edited is None:
             return found.record
         if self._operation:
             edited = self._transactions.remembering(edited, self._operation)

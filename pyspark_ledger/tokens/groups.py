@@ -70,16 +70,14 @@ class Group:
         self.load()
 
     def load(self, *, sync: bool = False) -> None:
+        """If a server that is behind does not know the node yet, who would create it is refused, and loads it again."""
         if sync:
             self.log.metadata.sync()
         found = self.log.metadata.read(self.key)
-        if found is None and not sync:
-            return self.load(sync=True)
         self._version = None if found is None else found.version
         self._record = TokenGroup(self.log.limits.token_chunk) if found is None else found.record
         self._whole, self._spilled = Runs.unpack(self._record.whole, 0), Runs.unpack(self._record.spilled, 0)
         self._nodes, self._bitmaps = {}, {}
-        return None
 
     @property
     def version(self) -> int | None:
@@ -162,7 +160,7 @@ class Group:
         if position >= view.head.end:
             return None
         commit = next(self.log.commits_from(view, position), None)
-        if commit is None or not commit.mints or commit.ledger != prefix.ledger or commit.first_entry > prefix.entry:
+        if commit is None or not commit.mints or commit.ledger != prefix.ledger:
             return None
         base = commit.tokens_before
         entries = self.log.entries(commit)
@@ -215,7 +213,7 @@ class _Change:
         if bitmap.is_full:
             self.whole |= ((chunk, chunk + 1),)
             if chunk in self.spilled:
-                self._node_ops.append(Delete(self._node_key(chunk), self._group._nodes[chunk].version))
+                self._node_ops.append(Delete(self._node_key(chunk)))  # the group's version is checked
                 self.spilled = self.spilled.without(chunk)
                 self.files[chunk] = None, self._group._nodes[chunk].record.file
             return

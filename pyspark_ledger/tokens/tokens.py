@@ -96,6 +96,7 @@ class Tokens:
 
         Raises InvalidInput if something is not a token, or is a token of another topic."""
         claims = self._claims(ids)
+        self._log.metadata.sync()  # nothing checks this answer later
         self._groups.reload()
         return Spending.decide(self._groups, lambda spending: _as_list(spending.take(claims, fan_out=True), ids))
 

@@ -12,7 +12,7 @@ from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput, OutcomeUnkno
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.metadata.port import HeadKey, LedgerKey, PartKey
 from pyspark_ledger.testing.memory import Faults
-from tests.support.worlds import SCHEMA, SMALL, World, append, read, stage
+from tests.support.worlds import IDS, SCHEMA, SMALL, World, append, append_ids, read, read_ids, stage
 
 
 @pytest.fixture
@@ -118,6 +118,17 @@ def test_many_entries_go_to_a_file_and_the_node_stays_small_I13(world):
     assert world.read() == list(range(200))
 
 
+def test_a_long_mask_goes_to_a_file_and_the_node_stays_small_I13(tmp_path):
+    world = World(tmp_path, limits=replace(SMALL, inline_mask_bytes=4), schema=IDS)
+    old, new = ([(who, number) for number in range(100)] for who in ("a", "b"))
+    append_ids(world.log(), [old])
+    mixed = [row for pair in zip(old, new, strict=True) for row in pair]
+    assert append_ids(world.log(), [mixed]).dropped == 100
+    commit = world.log().view().open_commits[-1]
+    assert (commit.entries, commit.entries_file is None) == ((), False)
+    assert len(read_ids(world.log())) == 200
+
+
 def test_an_outcome_that_stays_unknown_is_an_error_that_says_so_I14(world):
     from pyspark_ledger.testing.clock import SeededClock
 
@@ -129,6 +140,26 @@ def test_an_outcome_that_stays_unknown_is_an_error_that_says_so_I14(world):
     log.metadata.sync = lambda: world.clock.sleep(1)
     with pytest.raises(OutcomeUnknown, match="sequence id is safe"):
         append(log, 1)
+
+
+def test_a_commit_that_arrives_while_it_is_sent_again_is_found_I14(world, monkeypatch):
+    log, sent = world.log(), []
+
+    def interrupted(prepared):
+        sent.append(prepared)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        protocol.append(log, StagedBatch(b"i" * 16, (stage(log, 1),)), interrupted)
+
+    def late(ops):
+        monkeypatch.undo()
+        world.metadata().transact(ops)
+        log.metadata.transact(ops)
+
+    monkeypatch.setattr(log.metadata, "transact", late)
+    assert protocol.resolve(log, sent[0]).duplicate
+    assert world.read() == [1]
 
 
 def test_a_batch_that_does_not_fit_changes_nothing(world):

@@ -185,6 +185,26 @@ def test_a_fenced_producer_is_still_told_which_of_its_records_are_in_the_log_I14
     assert numbers(world) == [0, 100]
 
 
+def test_what_was_refused_and_never_sent_again_is_not_in_doubt_so_its_ids_are_free_I14(world):
+    """Another one uses the name between the decision and its commit."""
+    old = Process(world)
+    for number in range(3):
+        old.producer.send({"n": number})
+    transact = old.zookeeper.transact
+
+    def overtaken(ops):
+        old.zookeeper.transact = transact
+        Producer(world.log(), name="p").send({"n": 100}).result()
+        transact(ops)
+
+    old.zookeeper.transact = overtaken
+    with pytest.raises(Fenced):
+        old.producer.flush()
+    old.producer.discard()
+    assert old.producer.send({"n": 3}).result().sequence_id == 1
+    assert numbers(world) == [100, 3]
+
+
 # -- records that do not fit ---------------------------------------------------------------------------------------
 
 

@@ -19,8 +19,9 @@ from pyspark_ledger.compaction import fold
 from pyspark_ledger.compaction import run as compaction
 from pyspark_ledger.compaction import writer as compacted
 from pyspark_ledger.compaction.pins import Pinned
-from pyspark_ledger.compaction.plan import state_slices
+from pyspark_ledger.compaction.plan import begin, state_slices
 from pyspark_ledger.compaction.run import compact
+from pyspark_ledger.compaction.work import survivors_of, write
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput, Unavailable
@@ -33,6 +34,7 @@ from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.rows import read_slice
 from pyspark_ledger.log.sources import ReadSource
 from pyspark_ledger.metadata.port import PartKey, PinKey
+from pyspark_ledger.metadata.records import SetBack
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
 from tests.support import examples
@@ -155,6 +157,34 @@ def test_horizon_and_generation_only_grow_and_an_overtaken_compactor_changes_not
         compact(log)
     (generation,) = kept_numbers(world, of=lambda generation: generation)
     assert (generation.number, generation.read) == (1, 2)
+
+
+def compacted_but_not_published(log: Log):
+    work = begin(log)
+    return work, write(work, survivors_of(work.input))
+
+
+def test_what_was_compacted_before_a_rollback_was_noticed_is_not_published_I18(world):
+    log = world.log()
+    world.put(log, ("a", 1))
+    done = compacted_but_not_published(log)
+    noted = SetBack(1, "somebody", "its head is older than it was before")
+    world.log().change_head(lambda head: replace(head, set_back=noted), "a note")
+    with pytest.raises(DataLoss, match="LEDGER_SET_BACK"):
+        compaction.publish(log, *done)
+    assert world.log().view().head.generation is None
+
+
+def test_what_was_compacted_two_gc_epochs_ago_is_not_published_because_its_files_may_be_gone_I12(tmp_path):
+    world = Keyed(tmp_path, limits=EAGER)
+    log = world.log()
+    world.put(log, ("a", 1))
+    done = compacted_but_not_published(log)
+    for _ in range(3):
+        gc.collect(world.log())
+    with pytest.raises(Conflict, match="LEDGER_STAGED_TOO_LONG_AGO"):
+        compaction.publish(log, *done)
+    assert world.log().view().head.generation is None
 
 
 @pytest.mark.parametrize("step", [0, 1])  # the lock, the publication
@@ -293,6 +323,26 @@ def test_as_many_generations_as_can_be_kept_are_an_error_by_name_before_any_work
     assert kept_numbers(world) == [4, 5]
 
 
+def test_a_generation_counts_as_replaced_from_the_epoch_in_which_it_was_I12(world):
+    """Its publication was overtaken by gc: if its list were of the epoch before, the next gc would drop it."""
+    log = world.log()
+    world.put(log, ("a", 1))
+    compact(log)
+    world.put(log, ("a", 2))
+    write = log.metadata.transact
+
+    def overtaken(ops):
+        if len(ops) > 1:
+            log.metadata.transact = write
+            gc.collect(world.log())
+        write(ops)
+
+    log.metadata.transact = overtaken
+    compact(log)
+    gc.collect(world.log())
+    assert kept_numbers(world) == [1, 2]
+
+
 def test_a_publication_that_others_delay_stages_its_list_once(world):
     log, other = world.log(), world.log()
     world.put(log, ("a", 1))
@@ -333,6 +383,18 @@ def test_a_pin_that_went_with_its_session_is_made_again(tmp_path):
     assert pins() == [Position(0, 4, 0)]
     pin.release()
     assert pins() == []
+
+
+def test_a_pin_whose_move_got_lost_is_moved_with_the_next_batch_I9(world):
+    faults = Faults()
+    log = world.log(faults)
+    pin = Pinned(log)
+    pin.move(1, Position(0, 1, 0))
+    faults.next_transact("lost_before")
+    for _ in range(2):  # two batches
+        pin.move(2, Position(0, 2, 0))
+    [key] = log.metadata.children(PartKey(world.topic.uuid, "pins"))
+    assert log.metadata.read(key).record.position == Position(0, 2, 0)
 
 
 def test_a_second_compactor_is_refused_at_once_with_the_name_of_the_first(world):
@@ -491,6 +553,33 @@ def test_every_tombstone_stays_while_the_first_generation_can_be_read(world):
     assert 1 not in kept_numbers(world)
     world.put(log, ("b", 6))
     assert compact(log).tombstones_from > Position(0, 2, 0)
+
+
+def without_the_first_generation(world: Keyed, log: Log) -> None:
+    for value in range(4):
+        world.put(log, ("b", value))
+        compact(log)
+        gc.collect(world.log())
+    assert 1 not in kept_numbers(world)
+
+
+def test_who_reads_the_oldest_generation_that_is_kept_finds_every_deletion_after_it_I9(world):
+    """It may have stopped, and have neither a subscription nor a pin."""
+    log = world.log()
+    without_the_first_generation(world, log)
+    oldest = kept_numbers(world, of=lambda generation: generation.horizon)[0]
+    world.put(log, ("a", 1), ("a", None))
+    assert compact(log).tombstones_from <= oldest
+
+
+def test_what_a_generation_has_dropped_no_later_one_claims_to_have_I9_I10(world):
+    log = world.log()
+    without_the_first_generation(world, log)
+    world.put(log, ("a", 1))
+    dropped = compact(log).tombstones_from
+    CursorNode(world.log(), "new").ensure("earliest")
+    world.put(log, ("a", 2))
+    assert EARLIEST < dropped <= compact(log).tombstones_from
 
 
 def test_an_interrupted_compaction_leaves_nothing_behind(world, monkeypatch):

@@ -14,7 +14,7 @@ from pyspark_ledger.cursors.attachment import Attachment
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import RevisionController
-from pyspark_ledger.errors import Conflict, CursorUnderRevision, Fenced, InvalidInput, NotFound
+from pyspark_ledger.errors import Conflict, CursorUnderRevision, DataLoss, Fenced, InvalidInput, NotFound
 from pyspark_ledger.log import places, scan
 from pyspark_ledger.log.places import Settled
 from pyspark_ledger.metadata.port import Create, OwnerKey, PartKey, ReviserKey
@@ -125,6 +125,14 @@ def test_reset_goes_anywhere_and_raises_the_revision(world):
         cursor.reset("yesterday")
 
 
+def test_a_reset_to_latest_is_to_the_end_that_is_there_and_not_to_one_in_memory_I14(world):
+    node(world)
+    log = world.log()
+    log.view()
+    append(world.log(), 99)
+    assert CursorHandle(log, "s").reset("latest").position == world.log().view().head.end
+
+
 def test_skip_counts_records_that_are_not_acknowledged(world):
     cursor = node(world)
     owner = Attachment(cursor)
@@ -171,6 +179,13 @@ def test_mark_delete_moves_backward_only_by_a_reset_I8(world):
     assert ordinal(world) == 30
     cursor.reset(at(world, 29))
     assert ordinal(world) == 29
+
+
+def test_mark_delete_past_the_end_is_refused_I18(world):
+    node(world)
+    with pytest.raises(DataLoss, match="LEDGER_POSITION_PAST_END"):
+        handle(world).mark_delete("9:9:9")
+    assert ordinal(world) == 0
 
 
 def test_a_retried_operation_is_done_once(world):
@@ -300,6 +315,39 @@ def test_a_resetter_that_was_thought_dead_changes_nothing_I6(world):
         controller.end_revision(lambda cursor: late.moved(cursor, 60))
     second.end_revision(lambda cursor: other.moved(cursor, 6))
     assert (ordinal(world), second.revision) == (6, 1)
+
+
+def test_a_resetter_that_lost_its_session_and_lives_on_is_not_thought_dead_I6(world):
+    resetter = RevisionController(node(world))
+    resetter.start_revision()
+    resetter._node.log.metadata.expire()
+    world.clock.sleep(60)
+    resetter._node.log.metadata.chores.run_all()
+    with pytest.raises(CursorUnderRevision):
+        handle(world).reset("latest")
+
+
+def test_a_revision_without_an_operation_of_its_own_is_known_by_its_id_I14(world):
+    faults = Faults()
+    resetter = RevisionController(node(world, faults))
+    resetter.start_revision()
+    faults.next_transact("applied_then_lost")
+    assert resetter.end_revision(lambda cursor: cursor).revision == 1
+
+
+def test_a_reset_that_is_repeated_is_told_what_it_did_also_while_another_one_is_under_way_I14(world):
+    node(world)
+    first = handle(world).reset("latest", operation_id=b"o" * 16)
+    RevisionController(node(world)).start_revision()
+    assert handle(world).reset("latest", operation_id=b"o" * 16) == first
+
+
+def test_a_cursor_remembers_so_many_revisions_and_no_more_I13(world):
+    node(world)
+    for _ in range(world.limits.remembered_revisions + 3):
+        handle(world).rewind()
+    remembered = node(world).refresh(sync=True).past_revisions
+    assert [past.revision for past in remembered] == list(range(3, world.limits.remembered_revisions + 3))
 
 
 def test_an_edit_that_fails_leaves_the_cursor_as_it_was(world):
@@ -542,3 +590,84 @@ def test_a_delete_whose_answer_is_lost_is_done_once_I14(world, fault):
     assert world.metadata().children(PartKey(world.topic.uuid, "subscriptions")) == []
     with pytest.raises(NotFound, match="LEDGER_CURSOR_NOT_FOUND"):
         deleting.delete()
+
+
+# -- what comes between the look and the transaction ---------------------------------------------------------------
+
+
+def before_it_writes(process: CursorNode, rival) -> None:
+    """Calls somebody else right before the next transaction of a process."""
+    metadata, transact = process.log.metadata, process.log.metadata.transact
+
+    def overtaken(ops):
+        metadata.transact = transact
+        rival()
+        transact(ops)
+
+    metadata.transact = overtaken
+
+
+def test_who_attaches_does_not_push_out_another_that_was_faster_I6(world):
+    slow, fast = Attachment(node(world)), Attachment(node(world))
+    before_it_writes(slow.node, fast.attach)
+    with pytest.raises(Conflict, match="LEDGER_SUBSCRIPTION_BUSY"):
+        slow.attach()
+    assert fast.verified().epoch == 1
+
+
+def test_a_reset_that_begins_while_somebody_attaches_comes_first_I7(world):
+    attachment, resetter = Attachment(node(world)), RevisionController(node(world))
+    before_it_writes(attachment.node, resetter.start_revision)
+    with pytest.raises(CursorUnderRevision):
+        attachment.attach()
+
+
+def test_an_acknowledgement_that_another_has_overtaken_does_not_move_the_cursor_back_I8(world):
+    attachment = Attachment(node(world))
+    attachment.attach()
+    before_it_writes(attachment.node, lambda: handle(world).mark_delete(at(world, 30)))
+    attachment.acknowledge(at(world, 10), 0)
+    assert ordinal(world) == 30
+
+
+def test_an_owner_changes_nothing_while_somebody_resets_the_cursor_I7(world):
+    attachment = Attachment(node(world))
+    attachment.attach()
+    RevisionController(node(world)).start_revision()
+    with pytest.raises(CursorUnderRevision):
+        attachment.change(lambda cursor: cursor)
+
+
+def test_what_was_acknowledged_one_by_one_stays_so_when_a_query_acknowledges_what_is_before_I8(world):
+    attachment = Attachment(node(world))
+    attachment.attach()
+    attachment.change(lambda cursor: attachment.node.moved(cursor, 0, Runs([(7, 8)])))
+    attachment.acknowledge(at(world, 3), 0)
+    assert handle(world).stats().individual_acks == 1
+
+
+def test_an_owner_does_not_rely_on_a_node_of_its_old_session_I6(world):
+    attachment, old = Attachment(node(world)), world.metadata()
+    attachment.attach()
+    metadata, key = attachment.node.log.metadata, attachment.node.owner_key
+    holder = metadata.read(key).record
+    metadata.expire()
+    old.transact([Create(key, holder, ephemeral=True)])  # its session has not ended at this server
+    world.clock.sleep(60)
+    attachment.verified()
+    old.close()
+    assert metadata.read(key) is not None
+
+
+def test_an_owner_that_is_replaced_while_it_makes_its_node_again_leaves_none_I6(world):
+    attachment, successor = Attachment(node(world)), Attachment(node(world))
+    attachment.attach()
+    attachment.node.log.metadata.expire()
+
+    def come_and_go() -> None:
+        successor.attach()
+        successor.node.log.metadata.close()
+
+    before_it_writes(attachment.node, come_and_go)
+    attachment._holding.recreate(None)
+    assert world.metadata().read(attachment.node.owner_key) is None

@@ -110,6 +110,20 @@ def test_the_flag_of_a_reset_that_failed_is_cleared_in_the_background_I16(world)
     assert outside(world).reset("latest").revision == 1
 
 
+def test_the_flag_of_a_reset_that_never_learned_of_it_is_cleared_in_the_background_I16(world):
+    faults = Faults()
+    zookeeper = Flaky(world.server, faults, world.clock)
+    zookeeper.down_after = creates(ReviserKey)
+    faults.next_transact("applied_then_lost")
+    with pytest.raises(LedgerError):
+        CursorHandle(process(world, zookeeper), "s").reset("latest")
+    assert outside(world).stats().revising_seconds is not None
+    zookeeper.down = False
+    zookeeper.chores.run_all()
+    assert outside(world).stats().revising_seconds is None
+    assert outside(world).reset("latest").revision == 1
+
+
 def test_an_owner_that_could_not_say_goodbye_does_so_in_the_background_I16(world):
     metadata = Flaky(world.server, clock=world.clock)
     owner = Attachment(CursorNode(process(world, metadata), "s"))

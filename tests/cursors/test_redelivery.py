@@ -14,6 +14,8 @@ from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.cursors.backoff import Backoff
 from pyspark_ledger.cursors.consumer import Consumer
 from pyspark_ledger.cursors.handle import CursorHandle
+from pyspark_ledger.cursors.node import CursorNode
+from pyspark_ledger.cursors.revision import RevisionController
 from pyspark_ledger.errors import CorruptData, InvalidInput
 from pyspark_ledger.testing.clock import SeededClock
 from tests.support.worlds import SMALL, World, append
@@ -101,6 +103,55 @@ def test_what_could_not_be_read_again_is_not_forgotten_I1(world, subscriber, mon
     with pytest.raises(CorruptData):
         subscriber.receive(2)
     assert subscriber.receive(2)["n"] == 2
+
+
+def test_what_was_read_again_while_a_reset_began_is_not_forgotten_if_the_reset_fails_I1(world, subscriber, monkeypatch):
+    subscriber.negative_acknowledge([subscriber.receive(0) for _ in range(5)][2])
+    reset, fetch = RevisionController(CursorNode(world.log(), "s")), subscriber._fetch
+
+    def overtaken(read):
+        monkeypatch.undo()
+        reset.start_revision()
+        return fetch(read)
+
+    monkeypatch.setattr(subscriber, "_fetch", overtaken)
+    assert subscriber.receive(2) is None
+    reset.give_up()
+    assert subscriber.receive(2)["n"] == 2
+
+
+def test_an_acknowledgement_that_was_not_written_is_cancelled_by_a_reset_I7(world, subscriber):
+    for _ in range(3):
+        subscriber.acknowledge(subscriber.receive(0))
+    CursorHandle(world.log(), "s").reset("earliest")
+    subscriber.flush()
+    assert CursorHandle(world.log(), "s").stats().backlog_records == 5
+
+
+def test_an_acknowledgement_that_could_not_be_written_during_a_reset_still_counts_if_that_fails_I8(world, subscriber):
+    first = subscriber.receive(0)
+    subscriber.acknowledge(first)
+    reset, flush = RevisionController(CursorNode(world.log(), "s")), subscriber.flush
+    reset.start_revision()
+
+    def during_the_reset() -> None:
+        flush()
+        reset.give_up()
+
+    subscriber.flush = during_the_reset
+    subscriber.redeliver_unacknowledged()
+    assert subscriber.receive(0)["n"] == 1
+
+
+def test_an_acknowledgement_that_could_not_be_written_is_written_later_without_being_asked_I8(world, subscriber):
+    subscriber.acknowledge(subscriber.receive(0))
+    reset = RevisionController(CursorNode(world.log(), "s"))
+    reset.start_revision()
+    subscriber.flush()
+    reset.give_up()
+    world.clock.sleep(5)
+    subscriber.receive(0)
+    assert CursorHandle(world.log(), "s").stats().backlog_records == 4
 
 
 def test_refusing_costs_the_same_however_many_were_refused(world, subscriber, monkeypatch):

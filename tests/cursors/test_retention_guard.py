@@ -79,3 +79,30 @@ def test_a_reset_looks_again_if_ledgers_were_given_up_meanwhile(world):
     rival_before_transaction(log, 2, give_up_ledgers(world))  # the first one flags the cursor
     assert str(CursorHandle(log, "s").reset("latest").position) == "0:1:0"
     assert version(world) == 3
+
+
+def given_up_before_the_guard_is_read(world: World, log: Log) -> None:
+    """A record comes, and old ledgers go: who has read the head before the guard has not seen it."""
+    read = log.metadata.read
+
+    def looked(key, *more):
+        if isinstance(key, RetentionKey):
+            log.metadata.read = read
+            append(world.log(), 4)
+            give_up_ledgers(world)()
+        return read(key, *more)
+
+    log.metadata.read = looked
+
+
+def test_a_new_subscription_reads_the_guard_before_the_head_I15(world):
+    log = world.log()
+    given_up_before_the_guard_is_read(world, log)
+    assert CursorNode(log, "s").ensure("latest").mark_delete == world.log().view().head.end
+
+
+def test_a_reset_reads_the_guard_before_the_head_I15(world):
+    log = world.log()
+    CursorNode(log, "s").ensure("earliest")
+    given_up_before_the_guard_is_read(world, log)
+    assert CursorHandle(log, "s").reset("latest").position == world.log().view().head.end

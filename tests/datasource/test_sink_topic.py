@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pyspark_ledger import datasource
 from pyspark_ledger.base.limits import Limits
@@ -607,3 +607,66 @@ TestSinkMachine = SinkMachine.TestCase
 TestSinkMachine.settings = FEW
 TestSinkOfAnUnknownQueryMachine = SinkOfAnUnknownQueryMachine.TestCase
 TestSinkOfAnUnknownQueryMachine.settings = FEW
+
+
+# -- what is told, and when ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("later_s", [0, 60], ids=["from memory", "looked at again"])
+@pytest.mark.parametrize("made_again", [False, True], ids=["deleted", "made again"])
+def test_foreach_batch_whose_topic_goes_while_it_writes_is_told_how_to_go_on_I16(place, made_again, later_s):
+    place.make()
+    query = Query(place, batch=True)
+    query.write(1)
+    writer = query.plan()
+    staged = query.stage(writer, 2)
+    place.client.delete_topic("out")
+    if made_again:
+        place.make()
+    place.clock.sleep(later_s)
+    with pytest.raises(LedgerError, match=RECREATED if made_again else DELETED):
+        query.commit(writer, staged)
+
+
+def test_who_asks_for_deduplication_where_it_is_off_is_told_before_tasks_run_I16(place):
+    place.make()
+    place.client.set_policies("out", deduplication=False)
+    with pytest.raises(InvalidInput, match="LEDGER_DEDUPLICATION_OFF"):
+        Query(place).plan()
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["a stream", "foreachBatch"])
+def test_records_that_tasks_left_out_are_not_lost_when_their_producer_is_forgotten_meanwhile_I1(place, batch):
+    place.make()
+    query = Query(place, batch=batch, sequenceColumn="n", producerName="p")
+    query.write(1, 2)
+    writer = query.plan()
+    staged = query.stage(writer, 1, 2, 3)
+    place.client.forget_producer("out", "p")
+    with pytest.raises(Conflict, match="LEDGER_RETRY"):
+        query.commit(writer, staged)
+
+
+def test_a_producer_that_is_forgotten_beside_others_is_noticed_by_a_process_that_plans_only_to_commit_I1(place):
+    """What its own plan knows has nothing of that producer any more: the tasks say what they relied on."""
+    place.client.create_topic("out", pa.schema([("who", pa.string()), ("n", pa.int64())]))
+    columns = StructType([StructField("who", StringType()), StructField("n", LongType())])
+    options = {"topic": "out", "sequenceColumn": "n", "producerColumn": "who"}
+    planner, committer = place.process(), place.process()
+
+    def write(number: int, rows: list[tuple[str, int]], meanwhile=lambda: None) -> None:
+        with in_process(planner, commits=False):
+            plan = LedgerDataSource(options).streamWriter(columns, False)._plan
+        batch = pa.RecordBatch.from_pylist([{"who": who, "n": n} for who, n in rows])
+        staged = stage(plan, iter([batch]), TaskOrigin("q", "run", number), "spark-q", number)
+        meanwhile()
+        place.clock.sleep(0.01)
+        with in_process(committer, commits=True):
+            LedgerDataSource(options).streamWriter(columns, False).commit([staged], number)
+
+    write(0, [("a", 1), ("b", 1)])
+    place.clock.sleep(0.01)
+    with pytest.raises(Conflict, match="LEDGER_RETRY"):
+        write(1, [("a", 2), ("b", 1)], lambda: place.client.forget_producer("out", "b"))
+    write(1, [("a", 2), ("b", 1)])
+    assert len(list(place.client.reader("out", end="latest"))) == 4

@@ -99,6 +99,17 @@ def test_of_equal_ids_in_a_batch_the_first_wins_in_a_task_and_across_tasks_I5(wo
     assert appended.dropped == 3
 
 
+def test_tasks_whose_ids_meet_only_at_the_edge_share_that_id_I5(world):
+    append_ids(world.log(), [[("a", 1), ("a", 2)], [("a", 2), ("a", 3)]])
+    assert [sequence for _, sequence, _ in read_ids(world.log())] == [1, 2, 3]
+
+
+def test_old_records_beside_new_ones_of_another_do_not_put_the_last_id_back_I5(world):
+    append_ids(world.log(), [[("a", number) for number in range(5)]])
+    append_ids(world.log(), [[("a", 1), ("b", 1)]])
+    assert append_ids(world.log(), [[("a", 3)]]).duplicate
+
+
 def test_a_batch_of_duplicates_makes_no_commit(world):
     log = world.log()
     append_ids(log, [[("a", 1)], [("b", 1)]])
@@ -383,6 +394,12 @@ def test_with_deduplication_off_a_writer_that_asks_for_it_is_refused(tmp_path):
     policies.change(log, True, UNCHANGED, UNCHANGED)
     append(other, 4, producer="p", batch_id=BatchId(2))
     assert world.read() == [1, 3, 4]
+
+
+def test_with_deduplication_off_records_with_ids_are_refused_too_I5(world):
+    policies.change(world.log(), False, UNCHANGED, UNCHANGED)
+    with pytest.raises(InvalidInput, match="LEDGER_DEDUPLICATION_OFF"):
+        append_ids(world.log(), [[("a", 1)]])
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,19 @@ def test_folders_are_synced_once_in_a_process(tmp_path, disk):
     assert disk.synced()[before:] == [file.stat().st_ino, folder.stat().st_ino]
 
 
+def test_a_file_that_is_replaced_is_durable_under_its_own_name_I16(tmp_path, disk):
+    storage = LocalStorage(tmp_path.as_uri())
+    storage.replace("marker", b"x", "temporary")
+    file, folder = (path.stat().st_ino for path in (tmp_path / "marker", tmp_path))
+    assert disk.synced()[-3:] == [file, folder, folder], "after it was written, and after it was renamed"
+
+
+def test_a_storage_that_does_not_keep_what_is_written_is_refused_I1(tmp_path, monkeypatch):
+    monkeypatch.setattr(LocalStorage, "read", lambda *_: pa.py_buffer(b"something else"))
+    with pytest.raises(Unavailable, match="is not the same"):
+        LocalStorage(tmp_path.as_uri()).prove_usable("probe")
+
+
 def test_long_files_are_synced_on_the_way_and_at_the_end_I1(tmp_path, monkeypatch, disk):
     monkeypatch.setattr(module._LocalSink, "SYNC_EVERY_BYTES", 10)
     sink = open_storage(str(tmp_path)).create("file")

@@ -12,14 +12,15 @@ from pyspark_ledger.append import append as protocol
 from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.base.clock import SYSTEM_CLOCK
 from pyspark_ledger.base.position import Position
+from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import Conflict, DataLoss, NotFound
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log import topics
 from pyspark_ledger.log.index import Index
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.root import open_root
-from pyspark_ledger.metadata.port import GcKey
-from pyspark_ledger.metadata.records import PendingRange, Trim
+from pyspark_ledger.metadata.port import GcKey, Put
+from pyspark_ledger.metadata.records import PendingRange, SetBack, Trim
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults, MemoryMetadata
 from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
@@ -114,6 +115,15 @@ def test_long_lists_index_files_and_snapshots_survive_any_number_of_runs_I12(wor
         if number % 5 == 0:
             gc.collect(world.log())
             assert [n for n in world.read() if n < 100] == list(range(number + 1))
+
+
+def test_a_snapshot_of_the_producers_stays_for_as_long_as_it_is_named_I12(tmp_path):
+    world = World(tmp_path, limits=replace(EAGER, inline_producers_bytes=0))
+    for number in range(5):  # seals a ledger
+        append(world.log(), number, producer=f"p{number}", batch_id=BatchId(7))
+    for _ in range(5):
+        gc.collect(world.log())
+    assert append(world.log(), 0, producer="p0", batch_id=BatchId(7)).duplicate
 
 
 def test_a_file_that_a_task_staged_long_after_its_epoch_is_deleted_by_the_next_run_that_raises(slow_world):
@@ -472,3 +482,39 @@ def test_a_refused_run_changes_nothing_so_that_the_next_one_is_refused_too_I18(w
     assert replace(now, set_back=None, last_change=b"", operations=()) == replace(head, last_change=b"", operations=())
     with pytest.raises(DataLoss, match="LEDGER_SET_BACK"):
         append(world.log(), 300)
+
+
+# -- what comes between the judgement and the raise ------------------------------------------------------------------
+
+
+def before_it_writes(log: Log, rival) -> None:
+    transact = log.metadata.transact
+
+    def overtaken(ops):
+        log.metadata.transact = transact
+        rival()
+        transact(ops)
+
+    log.metadata.transact = overtaken
+
+
+def test_an_epoch_whose_birth_was_written_anew_meanwhile_is_not_raised_I12(slow_world):
+    """As a gc does that finds ZooKeeper's clock set back."""
+    world = slow_world
+    log, key = world.log(), GcKey(world.topic.uuid)
+    world.clock.sleep(2 * GRACE_S)
+
+    def written_anew() -> None:
+        node = world.metadata().read(key)
+        world.metadata().transact([Put(key, node.record, node.version)])
+
+    before_it_writes(log, written_anew)
+    assert gc.collect(log).epoch == epoch(world) == 0
+
+
+def test_a_rollback_that_is_noticed_while_gc_works_stops_it_I18(world):
+    log, noted = world.log(), SetBack(1, "somebody", "its head is older than it was before")
+    before_it_writes(log, lambda: world.log().change_head(lambda head: replace(head, set_back=noted), "a note"))
+    with pytest.raises(DataLoss, match="LEDGER_SET_BACK"):
+        gc.collect(log)
+    assert epoch(world) == 0

@@ -21,12 +21,12 @@ from pyspark_ledger.log import policies, seal
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.policies import UNCHANGED
 from pyspark_ledger.log.reader import Reader
-from pyspark_ledger.metadata.port import Delete, TipKey
+from pyspark_ledger.metadata.port import Delete, PartKey, TipKey
 from pyspark_ledger.metadata.records import SetBack
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Faults
 from tests.support.rollback import restore, snapshot
-from tests.support.worlds import SMALL, World, append, read, stage
+from tests.support.worlds import SCHEMA, SMALL, World, append, read, stage
 
 LONG = replace(SMALL, commits_per_ledger=8)
 set_back = pytest.raises(DataLoss, match=r"LEDGER_SET_BACK.*rolled back")
@@ -170,6 +170,7 @@ def test_a_rollback_between_the_reads_of_head_and_commits_is_no_corrupt_data(wor
 
     before(monkeypatch, reader, "read_many", roll_back)
     assert [n for n, _ in read(reader)] == [1, 3]
+    assert reader.view().open_commits[-1].id == reader.view().head.last_commit, "both are of one history"
 
 
 def lost_epoch(log: Log) -> None:
@@ -238,6 +239,49 @@ def test_a_sweep_deletes_no_commit_of_a_ledger_that_is_open_again_I18(world, mon
     assert world.read() == list(range(8))
 
 
+def test_a_sweep_deletes_nothing_after_another_thread_was_told_of_the_rollback_I18(world, monkeypatch):
+    """What was in memory is forgotten with that, and the tip is one of the older history."""
+    sweeper = world.log()
+    for number in range(8):
+        append(sweeper, number)
+    backup = snapshot(world.server)
+    monkeypatch.setattr(seal, "sweep", lambda *_: None)
+    view = seal.seal(sweeper)
+    monkeypatch.undo()
+    restore(world.server, backup)
+    with set_back:
+        sweeper.refresh(sync=True)
+    seal.sweep(sweeper, view)
+    assert world.read() == list(range(8))
+
+
+def test_a_lost_epoch_is_noticed_although_the_log_has_grown_since_I18(tmp_path):
+    world = World(tmp_path, limits=replace(LONG, gc_grace_ms=0))
+    survivor = world.log()
+    append(survivor, 1)
+    backup = snapshot(world.server)
+    gc.collect(survivor)
+    restore(world.server, backup)
+    for number in (2, 3):
+        append(world.log(), number)
+    with set_back:
+        survivor.refresh()
+
+
+def test_the_note_has_the_most_that_any_process_knows_of_the_lost_history_I18(world):
+    append(world.log(), 1)
+    early, late, backup = world.log(), world.log(), snapshot(world.server)
+    append(early, 2)
+    for number in range(10):
+        append(late, number)  # seals a ledger
+    restore(world.server, backup)
+    append(world.log(), 3)
+    for survivor in (early, late):
+        with set_back:
+            survivor.refresh(sync=True)
+    assert world.log().view().head.set_back.ledger == 1
+
+
 # -- until it is repaired -----------------------------------------------------------------------------------------
 
 
@@ -295,6 +339,30 @@ def test_repair_accepts_the_loss_and_uses_no_number_twice(world):
     assert repair.inspect(world.log()) is None
     with pytest.raises(InvalidInput, match="LEDGER_NOTHING_TO_REPAIR"):
         repair.accept_loss(world.log())
+
+
+def test_a_repair_begins_after_the_most_that_is_known_of_the_lost_history_I18(world):
+    append(world.log(), 1)
+    noted = SetBack(1, "somebody", "why", next_commit=50_000, ledger=60_000, gc_epoch=70_000, next_token=1 << 50)
+    world.log().change_head(lambda head: replace(head, set_back=noted), "a note")
+    repair.accept_loss(world.log())
+    head = world.log().view().head
+    assert (head.next_commit > 50_000, head.ledger > 60_000, head.gc_epoch > 70_000) == (True, True, True)
+    assert head.token_base + head.tokens > 1 << 50
+
+
+def test_a_repair_begins_after_the_epochs_of_files_that_nobody_has_noted_I12_I18(world):
+    stage(world.log(), 1, epoch=90_000)
+    repair.accept_loss(world.log())
+    assert world.log().view().head.gc_epoch > 90_000
+
+
+def test_a_repair_that_another_one_overtakes_does_nothing_I14(world, monkeypatch):
+    noticed(world)
+    log = world.log()
+    before(monkeypatch, log, "transact", lambda: repair.accept_loss(world.log()))
+    repair.accept_loss(log)
+    assert world.log().view().head.ledger == world.limits.repair_jump
 
 
 def test_after_the_repair_a_survivor_is_told_once_and_goes_on(world):
@@ -377,6 +445,22 @@ def test_who_has_seen_a_repaired_topic_is_not_told_of_a_loss_after_the_next_repa
     assert world.read() == [1, 4, *then, *([6] if then else [])]
 
 
+def test_who_has_seen_only_what_is_left_is_not_told_because_versions_begin_anew_with_a_repair_I14(tmp_path):
+    world = World(tmp_path, limits=replace(LONG, gc_grace_ms=0))
+    append(world.log(), 1)
+    bystander, writer, backup = world.log(), world.log(), snapshot(world.server)
+    for _ in range(5):
+        gc.collect(world.log())  # changes the head, and that is lost
+    bystander.refresh()
+    append(writer, 2)
+    restore(world.server, backup)
+    with set_back:
+        writer.refresh(sync=True)
+    repair.accept_loss(world.log())
+    append(bystander, 3)
+    assert world.read() == [1, 3]
+
+
 def test_a_rollback_that_comes_after_a_repair_is_not_said_to_be_repaired_I14(tmp_path):
     world = World(tmp_path, limits=replace(LONG, gc_grace_ms=0))
     noticed(world)
@@ -395,8 +479,10 @@ def test_a_rollback_that_comes_after_a_repair_is_not_said_to_be_repaired_I14(tmp
     assert world.read() == [1, 4, 5, 7]
 
 
-def test_a_tip_that_is_missing_is_an_error_by_name(world):
-    append(world.log(), 1)
+@pytest.mark.parametrize("commits", [1, 8], ids=["an append", "a seal"])
+def test_a_tip_that_is_missing_is_an_error_by_name_I16(world, commits):
+    for number in range(commits):
+        append(world.log(), number)
     tip = TipKey(world.topic.uuid, world.log().view().head.last_change)
     world.metadata().transact([Delete(tip)])
     with set_back:
@@ -444,6 +530,7 @@ def test_a_cursor_from_before_is_read_again_after_a_reconnect_I18(world):
     for number in range(4):
         append(log, number)
     node = CursorNode(log, "s")
+    node._hint = lambda: None  # a hint that the connection is another one may get lost
     node.ensure("earliest")
     backup = snapshot(world.server)
     CursorHandle(log, "s").mark_delete("0:3:0")
@@ -455,6 +542,16 @@ def test_a_cursor_from_before_is_read_again_after_a_reconnect_I18(world):
     assert str(changed.mark_delete) == "0:1:0"
 
 
+def test_a_part_that_a_rollback_took_along_is_made_again_I16_I18(world):
+    log = world.log()
+    backup = snapshot(world.server)
+    log.ensure_part("tokens")
+    restore(world.server, backup)
+    log.metadata.reconnect()
+    log.ensure_part("tokens")
+    assert world.metadata().read(PartKey(world.topic.uuid, "tokens")) is not None
+
+
 def test_policies_from_before_are_read_again_after_a_reconnect_I18(world):
     log = world.log()
     backup = snapshot(world.server)
@@ -464,6 +561,22 @@ def test_policies_from_before_are_read_again_after_a_reconnect_I18(world):
     policies.change(world.log(), UNCHANGED, 5, UNCHANGED)
     log.metadata.reconnect()
     assert log.policies().record.deduplication is None
+
+
+def test_a_commit_that_was_lost_and_sent_again_is_not_the_one_that_was_seen_before_it_I18(world):
+    """It has the same id, because it is the same batch, and an earlier number."""
+    log = world.log()
+    append(log, 1)
+    batch = StagedBatch(b"the same batch".ljust(16), (stage(log, 3),), SCHEMA)
+    backup = snapshot(world.server)
+    append(log, 2)
+    protocol.append(log, batch)
+    seen = log.view().head
+    restore(world.server, backup)
+    fresh = world.log()
+    protocol.append(fresh, batch)
+    assert fresh.view().head.last_commit == seen.last_commit
+    assert not fresh.has_commit(fresh.view(), seen.next_commit - 1, seen.last_commit)
 
 
 # -- any history --------------------------------------------------------------------------------------------------

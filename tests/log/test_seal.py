@@ -6,12 +6,15 @@ import pytest
 
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.dedup.batch_ids import BatchId
-from pyspark_ledger.errors import CorruptData
-from pyspark_ledger.log import places, scan
+from pyspark_ledger.errors import CorruptData, Unavailable
+from pyspark_ledger.lifecycle.gc import collect
+from pyspark_ledger.log import places, policies, scan
 from pyspark_ledger.log.index import Index
+from pyspark_ledger.log.policies import UNCHANGED
+from pyspark_ledger.log.seal import seal, sweep
 from pyspark_ledger.metadata.port import CommitKey, Delete, HeadKey, LedgerKey, PartKey
 from pyspark_ledger.testing.memory import Crash, Faults
-from tests.support.worlds import SMALL, World, append
+from tests.support.worlds import EAGER, SMALL, World, append
 
 
 def nodes(world) -> int:
@@ -140,3 +143,84 @@ def test_index_spine_is_immutable(tmp_path):
         append(log, number)
     leaves = list(Index(world.log().files, old.head.index).leaves(lambda row: row.first_commit, 0))
     assert [leaf.ledger for leaf in leaves] == list(range(old.head.ledger))
+
+
+def test_a_seal_begins_with_the_newest_head_because_files_of_an_older_one_may_be_gone_I16(tmp_path):
+    world = World(tmp_path, limits=EAGER)
+    for number in range(8):
+        append(world.log(), number)
+    late = world.log()
+    late.view()
+    append(world.log(), 8)  # seals the ledger that is full in the older head, and replaces the index
+    for _ in range(4):
+        collect(world.log())
+    append(late, 9)
+    assert world.read() == list(range(10))
+
+
+def test_a_ledger_that_another_has_sealed_meanwhile_is_not_followed_by_a_short_one_I13(tmp_path):
+    world = World(tmp_path)
+    late = world.log()
+    for number in range(world.limits.commits_per_ledger):
+        append(late, number)
+    append(world.log(), 99)  # seals
+    assert seal(late).head.ledger == 1
+
+
+def test_a_seal_that_was_decided_by_old_policies_is_refused_I5(tmp_path):
+    """They say who is evicted."""
+    world = World(tmp_path)
+    log = world.log()
+    for number in range(world.limits.commits_per_ledger):
+        append(log, number)
+    transact = log.metadata.transact
+
+    def overtaken(ops):
+        log.metadata.transact = transact
+        policies.change(world.log(), True, UNCHANGED, UNCHANGED)
+        transact(ops)
+
+    log.metadata.transact = overtaken
+    assert seal(log).head.ledger == 0
+    assert seal(log).head.ledger == 1
+
+
+def test_nodes_are_deleted_in_parts_that_zookeeper_takes_I13(tmp_path):
+    world = World(tmp_path)
+    log, parts = world.log(), []
+    transact = log.metadata.transact
+
+    def counted(ops):
+        parts.append(sum(isinstance(op, Delete) and isinstance(op.key, CommitKey) for op in ops))
+        transact(ops)
+
+    log.metadata.transact = counted
+    for number in range(world.limits.commits_per_ledger + 1):
+        append(log, number)
+    assert sum(parts) == world.limits.commits_per_ledger
+    assert max(parts) == world.limits.nodes_per_delete
+
+
+def test_a_sweep_that_fails_is_nothing_to_the_writer_that_sealed_I16(tmp_path, monkeypatch):
+    world = World(tmp_path)
+    log = world.log()
+    for number in range(world.limits.commits_per_ledger):
+        append(log, number)
+
+    def away(key):
+        monkeypatch.undo()
+        raise Unavailable("ZooKeeper does not answer")
+
+    monkeypatch.setattr(log.metadata, "children", away)
+    assert append(log, 99).start.ledger == 1
+
+
+def test_a_sweep_asks_only_for_the_nodes_of_sealed_ledgers_I13(tmp_path):
+    world = World(tmp_path)
+    log, asked = world.log(), []
+    for number in range(world.limits.commits_per_ledger + 1):
+        append(log, number)
+    children = log.metadata.children
+    log.metadata.children = lambda key: asked.append(key) or children(key)
+    sweep(log, log.view())
+    assert asked == [PartKey(world.topic.uuid, "commits")]

@@ -10,11 +10,12 @@ from pyspark_ledger.base.position import EARLIEST
 from pyspark_ledger.client import client_of
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import DataLoss, InvalidInput, NotFound
+from pyspark_ledger.lifecycle import repair
 from pyspark_ledger.log import generations, places, root, topics
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.records import FileRef, Generation
-from pyspark_ledger.testing.memory import MemoryMetadata, MemoryServer
+from pyspark_ledger.testing.memory import Faults, MemoryMetadata, MemoryServer
 from tests.support.flaky import Behind
 from tests.support.worlds import SCHEMA, World, append
 
@@ -78,3 +79,48 @@ def test_an_offset_of_the_topic_that_took_a_name_over_is_not_said_to_be_of_a_del
         places.check_topic(outdated, places.parse(offset))
     with pytest.raises(InvalidInput, match="LEDGER_TOPIC_RECREATED"):
         places.check_topic(Log(world.metadata(), world.storage, new), places.parse(offset.replace(new.uuid, old.uuid)))
+
+
+def test_an_older_head_than_the_one_in_memory_is_no_rollback_I18(world):
+    faults = Faults(max_lag=1)
+    log = world.log(faults)
+    append(world.log(), 1)
+    assert log.refresh().head.records == 1
+    faults.next_read("stale")
+    assert log.refresh().head.records == 1
+    assert repair.inspect(log) is None
+
+
+def test_a_topic_that_a_server_does_not_know_yet_is_not_gone_I14(world):
+    assert world.log(Behind(world.server.time)).view().head.records == 0
+
+
+def test_another_topic_of_the_namespace_that_a_server_does_not_know_yet_is_there_I14(world):
+    made = topics.create_topic(world.metadata(), "new", SCHEMA)
+    assert world.log(Behind(world.server.time)).sibling(made.uuid) is not None
+
+
+# -- what is in memory ---------------------------------------------------------------------------------------------
+
+
+def test_who_watches_a_topic_sees_a_commit_without_asking_again_I17(world):
+    log = world.log(watch=True)
+    log.view()
+    append(world.log(), 1)
+    assert log.view().head.records == 1
+
+
+def test_a_head_that_was_written_does_not_replace_a_newer_one_that_another_thread_has_read_I2(world):
+    log = world.log()
+    append(log, 1)
+    transact = log.metadata.transact
+
+    def and_then(ops):
+        log.metadata.transact = transact
+        transact(ops)
+        append(world.log(), 2)
+        log.refresh()  # another thread
+
+    log.metadata.transact = and_then
+    log.change_head(lambda head: head, "a change")
+    assert log.view().head.records == 2

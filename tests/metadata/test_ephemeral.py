@@ -13,11 +13,11 @@ from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import OutcomeUnknown
 from pyspark_ledger.metadata.chores import Chores
 from pyspark_ledger.metadata.ephemeral import Ephemeral
-from pyspark_ledger.metadata.port import CompactorKey, Create, PartKey, PinKey, RootKey
+from pyspark_ledger.metadata.port import CompactorKey, Create, Delete, PartKey, PinKey, RootKey
 from pyspark_ledger.metadata.records import Holder, Marker, Pin
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Faults, MemoryMetadata, MemoryServer
-from tests.support.flaky import Flaky
+from tests.support.flaky import Behind, Flaky
 from tests.support.said import said
 
 KEY = CompactorKey("topic")
@@ -220,3 +220,77 @@ def test_a_client_that_closes_takes_back_what_its_failed_calls_left_also_if_nobo
     metadata.down = False
     metadata.chores.close(connected=True)
     assert holder(server) is None
+
+
+# -- what comes between the look and the transaction ---------------------------------------------------------------
+
+
+def test_after_a_lost_answer_the_node_of_another_is_not_taken_for_ones_own_I14(server):
+    faults = Faults()
+    metadata = MemoryMetadata(server, faults)
+    faults.next_transact("lost_before")
+    sync = metadata.sync
+
+    def overtaken() -> None:
+        metadata.sync = sync
+        assert lock(MemoryMetadata(server), "b").take() is None
+        sync()
+
+    metadata.sync = overtaken
+    assert lock(metadata, "a").take().name == "b"
+
+
+def test_after_a_lost_answer_a_server_that_is_behind_does_not_hide_what_was_made_I14(server):
+    faults = Behind(3)
+    metadata = MemoryMetadata(server, faults)
+    metadata.read(KEY)
+    faults.next_transact("applied_then_lost")
+    faults.next_read("stale")
+    assert lock(metadata, "a").take() is None
+
+
+def test_who_is_refused_is_told_by_whom_at_once_also_by_a_server_that_is_behind_I14(server):
+    assert lock(MemoryMetadata(server), "a").take() is None
+    faults = Behind(3)
+    assert lock(MemoryMetadata(server, faults), "b").take().name == "a"
+    assert faults.transacts == 1
+
+
+def test_who_leaves_late_does_not_delete_the_node_of_its_successor_I6(server):
+    metadata = MemoryMetadata(server)
+    first = lock(metadata, "a")
+    first.take()
+    metadata.expire()
+    assert lock(MemoryMetadata(server), "b").take() is None
+    first.release()
+    assert holder(server) == "b"
+
+
+def test_what_was_released_does_not_come_back_I16(server):
+    clock = SeededClock()
+    metadata = MemoryMetadata(server, clock=clock)
+    held = lock(metadata, clock=clock)
+    held.take()
+    held.release()
+    clock.sleep(60)
+    metadata.chores.run_all()
+    assert holder(server) is None
+
+
+def test_a_pin_that_stands_in_an_old_session_is_moved_into_the_new_one_I9(server):
+    metadata, old, key = MemoryMetadata(server), MemoryMetadata(server), PinKey("topic", "reader")
+    pin = Ephemeral(metadata, Limits(), SeededClock(), key, Pin(Position(0, 0, 0)), "the pin")
+    old.transact([Create(key, Pin(Position(0, 0, 0)), ephemeral=True)])
+    pin.put(Pin(Position(0, 1, 0)))
+    metadata.chores.run_all()
+    old.close()
+    assert metadata.read(key).record.position == Position(0, 1, 0)
+
+
+def test_who_leaves_takes_its_node_along_also_from_a_server_that_is_behind_I16(server):
+    faults = Behind(1)
+    metadata = MemoryMetadata(server, faults)
+    held = lock(metadata)
+    metadata.transact(held.create_ops())
+    faults.next_read("stale")
+    assert held.remove_ops() == [Delete(KEY)]

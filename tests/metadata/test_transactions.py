@@ -115,6 +115,35 @@ def test_unavailable_after_an_unknown_outcome_is_an_unknown_outcome_I14(server):
     assert content(server) == b"a"
 
 
+def test_unavailable_after_a_look_that_could_not_tell_is_an_unknown_outcome_too_I14(server):
+    """Without an id the edit is made again, and whether it was made before is not known."""
+    faults, edits = Faults(), []
+    client = Client(server, metadata=(flaky := Flaky(server, faults, CLOCK)))
+    faults.next_transact("applied_then_lost")
+
+    def away_the_second_time() -> None:
+        edits.append(b"a")
+        flaky.down = len(edits) == 2
+
+    with pytest.raises(OutcomeUnknown, match="ZooKeeper does not answer any more"):
+        client.add(b"a", before=away_the_second_time)
+
+
+def test_an_operation_that_is_repeated_is_not_made_again_because_a_server_is_behind_I14(server):
+    faults = Faults(max_lag=1)
+    client = Client(server, faults)
+    Client(server).add(b"a", b"1" * 16)
+    faults.next_read("stale")
+
+    def only_after_a(entity: Entity) -> Entity:
+        if not entity.content:
+            raise Conflict("not allowed yet")
+        return replace(entity, content=entity.content + b"b")
+
+    client.transactions.change(client.node, only_after_a, "adding b", operation=b"1" * 16)
+    assert content(server) == b"a"
+
+
 def test_unavailable_before_anything_was_sent_says_that_nothing_was_changed_I14(server):
     client = Client(server, metadata=(flaky := Flaky(server)))
     flaky.down = True
@@ -159,3 +188,50 @@ def test_a_refused_resend_is_not_taken_for_somebody_elses_race_I14(server):
     send = client.metadata.transact
     client.metadata.transact = lambda ops: (server.deliver_delayed(), send(ops))
     assert client.transactions.carry_out([put], look, "a change") is True
+
+
+def before_it_writes(client: Client, rival, times: int = 1) -> None:
+    """Does something right before a transaction, counted from 1."""
+    transact, count = client.metadata.transact, 0
+
+    def overtaken(ops):
+        nonlocal count
+        count += 1
+        if count == times:
+            rival()
+        transact(ops)
+
+    client.metadata.transact = overtaken
+
+
+def test_a_resend_that_is_not_sent_because_zookeeper_is_away_is_followed_by_another_look_I14(server):
+    faults = Faults(max_delay=1_000)
+    client = Client(server, faults)
+    faults.next_transact("delayed")
+
+    def away() -> None:
+        server.deliver_delayed()
+        raise Unavailable("ZooKeeper does not answer")
+
+    before_it_writes(client, away, times=2)
+    assert client.add(b"a", b"1" * 16).content == content(server) == b"a"
+
+
+def test_a_zookeeper_that_is_away_for_a_moment_leaves_no_outcome_unknown_I14(server):
+    faults = Faults()
+    client = Client(server, faults)
+    faults.next_transact("applied_then_lost")
+    sync = client.metadata.sync
+
+    def away() -> None:
+        client.metadata.sync = sync
+        raise Unavailable("ZooKeeper does not answer")
+
+    client.metadata.sync = away
+    assert client.add(b"a", b"1" * 16).content == content(server) == b"a"
+
+
+def test_a_node_that_another_makes_meanwhile_is_found_I14(server):
+    mine, other = Client(server), Client(server)
+    before_it_writes(mine, lambda: other.transactions.make(NamespaceKey(), Namespace("other", 0), "the namespace"))
+    assert mine.transactions.make(NamespaceKey(), Namespace("mine", 0), "the namespace").record.storage == "other"

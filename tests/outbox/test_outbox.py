@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ from pyspark_ledger.outbox.outbox import Dispatch, Outbox, Send
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.minting import Minter
 from pyspark_ledger.tokens.tokens import Tokens
+from tests.support.flaky import Behind
 from tests.support.rollback import restore, snapshot
 from tests.support.shop import LIMITS, Shop, bill
 
@@ -158,6 +160,40 @@ def test_another_message_of_the_entity_meanwhile_runs_the_handler_again_on_the_n
     assert sorted(shop.invoiced()) == ["m1", "m2"]
 
 
+def test_two_messages_that_share_nothing_but_their_entity_both_count_I11(shop):
+    """Their tokens are of different topics, and nothing is sent: only the entity's version tells."""
+    other = Tokens(shop.log("invoices"), "billing").mint()[0]
+
+    def counted(state):
+        return (state or 0) + 1, []
+
+    def overtaken(state):
+        shop.billing().process("m2", other, counted)
+        return counted(state)
+
+    shop.billing().process("m0", shop.order(), counted)
+    shop.billing().process("m1", shop.order(), overtaken)
+    assert shop.billing().state() == 3
+
+
+def test_a_duplicate_is_told_the_state_that_has_the_effect_of_the_first_one_I14(shop):
+    first, second = shop.order(), shop.order()
+    faults = Behind(3)
+    late = shop.billing(faults)
+    late.process("m1", first, bill("m1"))
+    shop.billing().process("m2", second, bill("m2"))
+    late._resources.groups.group(shop.world.topic.uuid).load()
+    faults.next_read("stale")
+    again = late.process("m2", second, bill("m2"))
+    assert (again.duplicate, again.state) == (True, {"orders": ["m1", "m2"]})
+
+
+def test_the_tokens_that_were_dispatched_are_the_receivers_to_consume_I11(tmp_path):
+    shop, sent = Shop(tmp_path, foreign=True), []
+    shop.billing(dispatch=lambda _, token: sent.append(token)).process("m1", shop.order(), bill("m1", parcel=True))
+    assert shop.parcel_tokens().consume(sent) == [True]
+
+
 def test_another_writer_of_the_topic_meanwhile_does_not_run_the_handler_again(shop):
     outbox = shop.billing()
     outbox.process("m0", shop.order(), bill("m0"))
@@ -274,15 +310,32 @@ def test_two_copies_at_once_dispatch_the_same_tokens_I11(dispatching):
     assert (shop.tokens_in_flight(), shop.parcel_blocks()) == (0, [])
 
 
-def test_a_copy_that_looked_before_the_token_went_does_not_begin_again_I11(dispatching):
+@pytest.mark.parametrize("group", ["new", "known"])
+def test_a_copy_that_looked_before_the_token_went_does_not_begin_again_I11(dispatching, group):
     """Its picture of the tokens is old, its picture of the entity new: only the group's version tells."""
     shop = dispatching
+    if group == "known":
+        Tokens(shop.world.log(), "billing").consume([shop.order()])
     token = shop.order()
     late = shop.billing()
     late._resources.groups.group(shop.world.topic.uuid)
     shop.billing().process("m1", token, bill("m1", parcel=True))
     assert late.process("m1", token, bill("m1", parcel=True)).duplicate
     assert (shop.shipped, shop.invoiced()) == (["parcel for m1"], ["m1"])
+
+
+def test_a_minted_token_that_went_meanwhile_stores_nothing_to_dispatch_I11(shop):
+    """The entity is as it was: only the block's version tells."""
+    tokens = Tokens(shop.world.log(), "billing")
+    token, _ = tokens.mint(2)
+    handler = bill("m1", parcel=True)
+
+    def overtaken(state):
+        Tokens(shop.world.log(), "billing").consume([token])
+        return handler(state)
+
+    assert shop.billing().process("m1", token, overtaken).duplicate
+    assert (shop.shipped, shop.invoiced(), shop.billing().pending()) == ([], [], {})
 
 
 @pytest.mark.parametrize("rival_dies", [False, True])
@@ -363,9 +416,11 @@ def test_files_that_a_crash_left_go_with_the_next_change(shop):
 def test_gc_between_staging_and_commit_stages_again_I12(shop, monkeypatch):
     def overtaken(log, batch):
         monkeypatch.setattr(processing, "prepare", protocol.prepare)
+        collecting = shop.log("invoices")
+        collecting.limits = replace(collecting.limits, gc_grace_ms=0)
         for _ in range(3):
-            gc.collect(shop.log("invoices"))
-        log.refresh(sync=True)
+            gc.collect(collecting)
+        assert log.refresh(sync=True).head.gc_epoch == 3
         return protocol.prepare(log, batch)
 
     monkeypatch.setattr(processing, "prepare", overtaken)

@@ -14,16 +14,19 @@ from pyspark_ledger.append import append as protocol
 from pyspark_ledger.base.bitmap import Bitmap
 from pyspark_ledger.base.limits import DEFAULT_LIMITS
 from pyspark_ledger.base.token_prefix import TokenPrefix
-from pyspark_ledger.errors import CorruptData, InvalidInput, OutcomeUnknown
+from pyspark_ledger.errors import CorruptData, DataLoss, InvalidInput, OutcomeUnknown
 from pyspark_ledger.files.blobs import Blobs
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log import topics
-from pyspark_ledger.metadata.port import Op, RootKey, TokenBlockKey, TokenChunkKey, TokenGroupKey
+from pyspark_ledger.metadata.port import Op, RootKey, TokenBlockKey, TokenChunkKey, TokenGroupKey, TransactionLost
 from pyspark_ledger.testing import memory
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.groups import Groups
+from pyspark_ledger.tokens.spending import Spending
 from pyspark_ledger.tokens.tokens import Tokens, minter_of
+from tests.support.flaky import Behind
 from tests.support.pipeline import TINY, Pipeline, batch_with_tokens, token_runs
+from tests.support.rollback import restore, snapshot
 
 
 @pytest.fixture
@@ -337,8 +340,10 @@ def test_a_picture_of_the_topic_that_gc_has_overtaken_is_taken_again(pipeline):
     assert mine.present(tokens) == [True] * 6
     for _ in range(9):  # the index that it knows is superseded,
         pipeline.order(1)
-    for _ in range(3):  # and gone
-        gc.collect(pipeline.log())
+    collecting = pipeline.log()
+    collecting.limits = replace(collecting.limits, gc_grace_ms=0)
+    for _ in range(4):  # and gone
+        gc.collect(collecting)
     mine._log.files._remembered.clear()
     assert mine.consume(tokens) == [True] * 6
 
@@ -355,6 +360,7 @@ def test_a_file_that_may_still_be_named_is_not_swept_I12(pipeline):
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_consume_tells_the_truth_when_its_answer_is_lost_I11_I14(pipeline, fault):
+    pipeline.log().ensure_part("tokens")  # else the fault would come to this
     tokens = pipeline.order(1, 2, 3)
     faults = Faults()
     mine, rival = pipeline.tokens(faults=faults), pipeline.tokens()
@@ -435,6 +441,106 @@ def test_a_chunk_that_was_folded_meanwhile_cannot_be_made_again_I11(pipeline):
     assert pipeline.invoiced() == []
 
 
+def test_who_decided_from_an_older_picture_consumes_nothing_twice_I11(pipeline):
+    one, two = pipeline.order(1, 2)
+    pipeline.tokens().consume([one])
+    mine = pipeline.tokens()
+    assert mine.present([two]) == [True]
+    assert pipeline.tokens().consume([two]) == [True]
+    assert mine.consume([two]) == [False]
+
+
+def test_a_token_of_an_entry_that_its_sealed_ledger_never_had_is_not_there_I11(pipeline):
+    for _ in range(6):  # more than a ledger
+        pipeline.order(1)
+    assert pipeline.tokens().present([TokenPrefix(pipeline.orders.uuid, 0, 7).token(0)]) == [False]
+
+
+def test_present_asks_what_is_stored_now_I11(pipeline):
+    tokens = pipeline.order(1)
+    mine = pipeline.tokens()
+    assert mine.present(tokens) == [True]
+    pipeline.tokens().consume(tokens)
+    assert mine.present(tokens) == [False]
+
+
+@pytest.mark.parametrize("wanted", [1, 2], ids=["of a block", "the whole block"])
+def test_a_minted_token_that_was_consumed_since_the_block_was_read_is_not_consumed_again_I11(pipeline, wanted):
+    """The group is read later, and is new enough: only the block's version tells."""
+    tokens = pipeline.tokens().mint(2)
+    log = pipeline.log()
+    spending = Spending(Groups.in_namespace_of(log, "invoices"))
+    assert spending.take(token_runs(tokens[:wanted])) is None
+    assert pipeline.tokens().consume(tokens[:1]) == [True]
+    with pytest.raises(TransactionLost):
+        log.metadata.transact(spending.ops())
+
+
+def test_a_token_that_was_minted_a_moment_ago_is_there_I11(pipeline):
+    tokens = pipeline.tokens().mint(2)
+    groups = Groups.in_namespace_of(pipeline.log(faults=Behind(6)), "invoices")
+    assert Spending(groups).take(token_runs(tokens)) is None
+
+
+def test_what_was_read_before_a_rollback_is_read_again_after_a_reconnect_I11_I18(pipeline):
+    """Two histories, in each of which a token was consumed: the group's version is the same."""
+    one, two = pipeline.order(1, 2)
+    mine = pipeline.tokens()
+    minter_of(mine).ensure_group()
+    backup = snapshot(pipeline.world.server)
+    assert mine.consume([one]) == [True]
+    restore(pipeline.world.server, backup)
+    assert pipeline.tokens().consume([two]) == [True]
+    minter_of(mine).metadata.reconnect()
+    assert mine.consume([two]) == [False]
+
+
+def test_a_chunk_that_was_used_up_meanwhile_is_read_again_and_not_looked_for_I11(pipeline):
+    tokens = pipeline.order(*range(40))
+    pipeline.tokens().consume(tokens[::2])
+    mine = pipeline.tokens()
+    mine._groups.group(pipeline.orders.uuid)
+    pipeline.tokens().consume(tokens[1:8:2])
+    assert mine.consume([tokens[1]]) == [False]
+
+
+def test_a_bitmap_whose_file_is_lost_is_damage_by_name_I16(pipeline):
+    tokens = pipeline.order(*range(40))
+    pipeline.tokens().consume(tokens[::2])
+    for path in [path for path in pipeline.world.files() if "token" in path]:
+        pipeline.world.storage.delete(path)
+    with pytest.raises(CorruptData, match="LEDGER_FILE_MISSING"):
+        pipeline.tokens().present(tokens)
+
+
+def test_what_was_read_meanwhile_is_not_replaced_by_an_older_state_I11(pipeline):
+    one, two, three = pipeline.order(1, 2, 3)
+    pipeline.tokens().consume([one])
+    log = pipeline.log()
+    groups = Groups.in_namespace_of(log, "invoices")
+    spending = Spending(groups)
+    spending.take(token_runs([two]))
+    log.metadata.transact(spending.ops())
+    pipeline.tokens().consume([three])
+    groups.reload()  # another thread, before this one notes what it has done
+    spending.committed()
+    assert Spending(groups).take(token_runs([three])).to_pylist() == [False]
+
+
+def test_a_sink_whose_source_was_rolled_back_is_told_and_drops_nothing_as_a_duplicate_I18(pipeline):
+    """To a second look the token never existed, and its record would be left out."""
+    log = pipeline.log(pipeline.invoices)
+    groups = Groups.in_namespace_of(log, "invoices")
+    backup = snapshot(pipeline.world.server)
+    pipeline.order(1)
+    groups.group(pipeline.orders.uuid).log.refresh(sync=True)
+    tokens = pipeline.order(2)
+    restore(pipeline.world.server, backup)
+    pipeline.order(3)
+    with pytest.raises(DataLoss, match="LEDGER_SET_BACK"):
+        protocol.append(log, batch_with_tokens(log, [[(2, tokens[0])]], groups))
+
+
 # -- the small parts ---------------------------------------------------------------------------------------------
 
 
@@ -489,3 +595,9 @@ def test_tokens_in_rows_and_in_runs_are_decided_alike(rows, fan_out):
             expected.append(number)
             seen.add(row)
     assert invoiced == [expected, expected]
+
+
+def test_who_asks_whether_a_token_is_there_is_not_answered_from_a_server_that_is_behind_I14(pipeline):
+    (token,) = pipeline.order(1)
+    assert pipeline.tokens().consume([token]) == [True]
+    assert pipeline.tokens(faults=Behind(1)).present([token]) == [False]

@@ -61,6 +61,7 @@ class Staged(WriterCommitMessage):
     run: str
     uuid: str
     summary: bytes | FileRef = b""  # IdRanges or TokenRuns as an Arrow stream; if that is long, in a file
+    left_out: bytes | FileRef = b""  # the highest ids of records that it left out, likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,9 @@ def stage(
         raise
     gathered = ranges or tokens
     summary = _packed(plan, gathered.table()) if gathered is not None and entry is not None else b""
-    return Staged(entry, rows, False, origin.query, origin.run, plan.uuid, summary)
+    left_out = ranges.left_out() if ranges is not None else None
+    left = b"" if left_out is None else _packed(plan, left_out)
+    return Staged(entry, rows, False, origin.query, origin.run, plan.uuid, summary, left)
 
 
 def _packed(plan: WritePlan, summary: pa.Table) -> bytes | FileRef:

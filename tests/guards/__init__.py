@@ -1,0 +1,18 @@
+"""Every guard of the protocols, and the tests that notice when it is not there. ``make guards`` takes out one after the
+other; CONTRIBUTING.md says how to add one."""
+
+from tests.guards import append, compaction, cursors, datasource, dedup, files, lifecycle, log, metadata, outbox, tokens
+
+GUARDS = [
+    *append.GUARDS,
+    *compaction.GUARDS,
+    *cursors.GUARDS,
+    *datasource.GUARDS,
+    *dedup.GUARDS,
+    *files.GUARDS,
+    *lifecycle.GUARDS,
+    *log.GUARDS,
+    *metadata.GUARDS,
+    *outbox.GUARDS,
+    *tokens.GUARDS,
+]

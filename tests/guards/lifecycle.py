@@ -1,0 +1,331 @@
+"""Garbage collection and repair."""
+
+from __future__ import annotations
+
+from tests.guards.guard import Guard
+
+GUARDS = [
+    Guard(
+        "gc/the-right-place",
+        "lifecycle/gc.py",
+        ("    log.storage.check_marked()  # in the wrong place nothing can be found, and so nothing be judged\n"),
+        instead="",
+        why="Where the storage is not mounted nothing is judged or deleted (I12).",
+        tests=(
+            "log/test_folders.py::test_nobody_writes_or_deletes_in_a_root_without_its_marker_and_reading_goes_on_I1_I16",
+        ),
+    ),
+    Guard(
+        "gc/nothing-until-the-repair",
+        "lifecycle/gc.py",
+        "log.check_not_set_back(log.refresh(sync=True).head)",
+        instead="log.refresh(sync=True)",
+        why="After a rollback nothing is deleted before somebody has decided how to go on (I18).",
+        tests=("log/test_rollback.py::test_until_the_repair_nobody_changes_the_topic",),
+    ),
+    Guard(
+        "gc/files-of-the-future",
+        "lifecycle/gc.py",
+        (
+            "    _check_not_rolled_back(log, files, dry_run=dry_run)  # before anything changes, or a refused run would wear it off\n"
+        ),
+        instead="",
+        why="A file of a later epoch shows a rollback, and files that seem unnamed may be needed (I12, I18).",
+        tests=("lifecycle/test_gc.py::test_a_refused_run_changes_nothing_so_that_the_next_one_is_refused_too_I18",),
+    ),
+    Guard(
+        "gc/the-grace",
+        "lifecycle/gc.py",
+        (
+            "    if not _is_old_enough(log, _epoch_node(log, mend=not dry_run)):\n"
+            "        return Collected(view.head.gc_epoch, ())\n"
+        ),
+        instead="",
+        why="A batch that takes less time than the grace is never refused, and a backup as young can be read (I12).",
+        tests=("lifecycle/test_gc.py::test_a_clock_of_zookeeper_that_was_a_year_ahead_does_not_stop_gc_for_a_year",),
+    ),
+    Guard(
+        "gc/the-grace-when-it-raises",
+        "lifecycle/gc.py",
+        "if head.gc_epoch != epoch or not _is_old_enough(log, node):",
+        instead="if head.gc_epoch != epoch:",
+        why="Of two gcs the second one must not raise the epoch that the first has just begun (I12).",
+        tests=("lifecycle/test_gc.py::test_an_epoch_whose_birth_was_written_anew_meanwhile_is_not_raised_I12",),
+    ),
+    Guard(
+        "gc/the-epoch-that-it-saw",
+        "lifecycle/gc.py",
+        "if head.gc_epoch != epoch or not _is_old_enough(log, node):",
+        instead="if not _is_old_enough(log, node):",
+        why="A gc that paused must not raise an epoch that it has not judged (I12).",
+        tests=(
+            "lifecycle/test_gc.py::test_two_gcs_wherever_one_of_them_pauses_raise_once_in_a_grace_and_delete_nothing_that_is_named_I12",
+        ),
+    ),
+    Guard(
+        "gc/the-epochs-birth-at-its-version",
+        "lifecycle/gc.py",
+        "return [Put(GcKey(log.topic.uuid), GcEpoch(epoch + 1), node.version)]",
+        instead="return [Put(GcKey(log.topic.uuid), GcEpoch(epoch + 1), None)]",
+        why="The age is judged at the version that the raise replaces (I12).",
+        tests=("lifecycle/test_gc.py::test_an_epoch_whose_birth_was_written_anew_meanwhile_is_not_raised_I12",),
+    ),
+    Guard(
+        "gc/no-raise-until-the-repair",
+        "lifecycle/gc.py",
+        ("        log.check_not_set_back(head)\n        if head.replaced"),
+        instead="        if head.replaced",
+        why="A rollback that somebody notices while gc works stops it too (I18).",
+        tests=("lifecycle/test_gc.py::test_a_rollback_that_is_noticed_while_gc_works_stops_it_I18",),
+    ),
+    Guard(
+        "gc/generations-of-this-epoch-stay",
+        "lifecycle/gc.py",
+        "if each.epoch >= head.gc_epoch]",
+        instead="if each.epoch > head.gc_epoch]",
+        why="A batch that was planned a moment ago reads the generation that was replaced in this epoch (I7, I12).",
+        tests=(
+            "compaction/test_compaction.py::test_a_generation_is_kept_until_two_gc_epochs_after_it_was_replaced_and_then_gone_by_name",
+        ),
+    ),
+    Guard(
+        "gc/what-was-named-when-the-epoch-began",
+        "lifecycle/gc.py",
+        "yield from (*_replaceable(log, view.head), *view.head.gc_kept)",
+        instead="yield from _replaceable(log, view.head)",
+        why="A file that was replaced in this epoch is still read by who has an older head (I12).",
+        tests=(
+            "lifecycle/test_gc.py::test_what_was_replaced_is_deleted_when_that_was_longer_ago_than_the_grace_and_not_sooner",
+        ),
+    ),
+    Guard(
+        "gc/what-is-kept-is-written-down",
+        "lifecycle/gc.py",
+        "return replace(after, gc_kept=_replaceable(log, after))",
+        instead="return after",
+        why="Which files were named when the epoch began must be known when it ends (I12).",
+        tests=(
+            "lifecycle/test_gc.py::test_what_was_replaced_is_deleted_when_that_was_longer_ago_than_the_grace_and_not_sooner",
+        ),
+    ),
+    Guard(
+        "gc/snapshots-are-named",
+        "lifecycle/gc.py",
+        ("    files = (dedup.producers_file, dedup.evicted_file) if dedup is not None else ()\n"),
+        instead=("    files = ()\n"),
+        why="The snapshot of the producers is named by a node of its own (I12).",
+        tests=("lifecycle/test_gc.py::test_a_snapshot_of_the_producers_stays_for_as_long_as_it_is_named_I12",),
+    ),
+    Guard(
+        "gc/the-epoch-before-the-last",
+        "lifecycle/gc.py",
+        "if epoch < view.head.gc_epoch - 1}",
+        instead="if epoch < view.head.gc_epoch}",
+        why="A file of the last epoch may still be named by a commit (I12).",
+        tests=("lifecycle/test_gc.py::test_what_a_killed_task_left_is_gone_after_three_runs_and_nothing_else",),
+    ),
+    Guard(
+        "gc/lists-of-commits",
+        "lifecycle/gc.py",
+        ("    yield from (file for file in (commit.entries_file, commit.highest_file) if file is not None)\n"),
+        instead="",
+        why="A commit may name lists of entries and of ids (I12).",
+        tests=("lifecycle/test_gc.py::test_long_lists_index_files_and_snapshots_survive_any_number_of_runs_I12",),
+    ),
+    Guard(
+        "gc/open-commits",
+        "lifecycle/gc.py",
+        ("    for commit in view.open_commits:\n        yield from _named_by(log, commit)\n"),
+        instead="",
+        why="Commits of the open ledger name files too (I12).",
+        tests=("lifecycle/test_gc.py::test_a_slow_batch_is_named_while_gc_runs_I12",),
+    ),
+    Guard(
+        "gc/sealed-commits",
+        "lifecycle/gc.py",
+        ("                yield from _named_by(log, commit)\n    for commit"),
+        instead=("                yield from ()\n    for commit"),
+        why="Commits of sealed ledgers name files too (I12).",
+        tests=(
+            "lifecycle/test_gc.py::test_two_gcs_wherever_one_of_them_pauses_raise_once_in_a_grace_and_delete_nothing_that_is_named_I12",
+        ),
+    ),
+    Guard(
+        "gc/index-files",
+        "lifecycle/gc.py",
+        ("    yield from index.references(first)\n"),
+        instead="",
+        why="The files of the index are named by each other (I12).",
+        tests=(
+            "lifecycle/test_gc.py::test_two_gcs_wherever_one_of_them_pauses_raise_once_in_a_grace_and_delete_nothing_that_is_named_I12",
+        ),
+    ),
+    Guard(
+        "gc/manifests",
+        "lifecycle/gc.py",
+        ("        yield generation.manifest\n"),
+        instead="",
+        why="A generation is found by its manifest (I12).",
+        tests=(
+            "compaction/test_compaction.py::test_a_compactor_that_dies_leaves_the_old_or_the_new_generation_and_gc_the_rest_I12",
+        ),
+    ),
+    Guard(
+        "gc/compacted-files",
+        "lifecycle/gc.py",
+        ("        yield from compacted.files_of(log.files, generation.manifest)\n"),
+        instead="",
+        why="A manifest names the files of its generation (I12).",
+        tests=(
+            "compaction/test_compaction.py::test_a_compactor_that_dies_leaves_the_old_or_the_new_generation_and_gc_the_rest_I12",
+        ),
+    ),
+    Guard(
+        "gc/overtaken-is-told",
+        "lifecycle/gc.py",
+        ("            _check_not_overtaken(log, view)\n"),
+        instead="",
+        why="A gc that was overtaken says so, instead of calling the topic damaged (I14).",
+        tests=("lifecycle/test_gc.py::test_a_topic_that_is_deleted_meanwhile_is_said_to_be",),
+    ),
+    Guard(
+        "gc/deletes-before-it-raises",
+        "lifecycle/gc.py",
+        (
+            "        for path in doomed:\n"
+            "            log.storage.delete(path)\n"
+            "        view = _raise_epoch(log, view.head.gc_epoch)\n"
+        ),
+        instead=(
+            "        view = _raise_epoch(log, view.head.gc_epoch)\n"
+            "        for path in doomed:\n"
+            "            log.storage.delete(path)\n"
+        ),
+        why="What the epoch kept is written down anew by the raise: deleting after it would be too late by a grace for a pause (I12).",
+        tests=(
+            "lifecycle/test_gc.py::test_a_gc_that_keeps_failing_adds_nothing_to_the_head_and_one_that_works_finishes_it_I13",
+        ),
+    ),
+    Guard(
+        "gc/a-file-of-an-epoch-that-came-meanwhile",
+        "lifecycle/gc.py",
+        "head = log.refresh(sync=True).head  # perhaps",
+        instead="head = log.view().head  # perhaps",
+        why="An epoch that another gc has raised meanwhile is no rollback (I14).",
+        tests=(
+            "lifecycle/test_gc.py::test_a_file_that_is_staged_in_a_new_epoch_while_gc_lists_the_files_is_no_rollback",
+        ),
+    ),
+    Guard(
+        "gc/a-clock-that-was-ahead",
+        "lifecycle/gc.py",
+        "if log.metadata.now_ms(exact=True) < node.modified_ms and mend:",
+        instead="if False:",
+        why="A clock of ZooKeeper that was ahead once must not stop gc for ever (I16).",
+        tests=("lifecycle/test_gc.py::test_a_clock_of_zookeeper_that_was_a_year_ahead_does_not_stop_gc_for_a_year",),
+    ),
+    Guard(
+        "gc/ledgers-that-are-pending",
+        "lifecycle/gc.py",
+        "ledger = min((pending.first for pending in head.pending), default=head.trim.position.ledger)",
+        instead="ledger = head.trim.position.ledger",
+        why="Files of ledgers that were given up stay for batches that were planned before (I7, I15).",
+        tests=(
+            "lifecycle/test_gc.py::test_files_of_ledgers_that_were_given_up_stay_while_they_are_pending_and_late_ones_go",
+        ),
+    ),
+    Guard(
+        "gc/the-clock-of-zookeeper",
+        "lifecycle/gc.py",
+        "return log.metadata.now_ms() - node.modified_ms >= log.limits.gc_grace_ms",
+        instead="return log.clock.now_ms() - node.modified_ms >= log.limits.gc_grace_ms",
+        why="A wrong clock of the machine that runs gc must not end the grace (I12).",
+        tests=("lifecycle/test_gc.py::test_the_clock_of_the_machine_that_runs_gc_does_not_count",),
+    ),
+    Guard(
+        "repair/once",
+        "lifecycle/repair.py",
+        (
+            "        if head.set_back is None and self._last_file_epoch <= head.gc_epoch:\n"
+            "            return None  # it was applied when it was sent before, or somebody else was faster\n"
+        ),
+        instead="",
+        why="A topic that another has repaired meanwhile needs no repair (I14).",
+        tests=("log/test_rollback.py::test_a_repair_that_another_one_overtakes_does_nothing_I14",),
+    ),
+    Guard(
+        "repair/after-the-epochs-of-files",
+        "lifecycle/repair.py",
+        "epoch = max(head.gc_epoch, noted.gc_epoch, self._last_file_epoch)",
+        instead="epoch = max(head.gc_epoch, noted.gc_epoch)",
+        why="No gc epoch is used twice: files of the lost history would look young (I12, I18).",
+        tests=("log/test_rollback.py::test_a_repair_begins_after_the_epochs_of_files_that_nobody_has_noted_I12_I18",),
+    ),
+    Guard(
+        "repair/after-the-epoch-of-the-note",
+        "lifecycle/repair.py",
+        "epoch = max(head.gc_epoch, noted.gc_epoch, self._last_file_epoch)",
+        instead="epoch = max(head.gc_epoch, self._last_file_epoch)",
+        why="No gc epoch is used twice, also if no file has it (I12, I18).",
+        tests=("log/test_rollback.py::test_a_repair_begins_after_the_most_that_is_known_of_the_lost_history_I18",),
+    ),
+    Guard(
+        "repair/after-the-lost-commits",
+        "lifecycle/repair.py",
+        "next_commit = max(head.next_commit, noted.next_commit) + limits.repair_jump",
+        instead="next_commit = head.next_commit + limits.repair_jump",
+        why="No number of a lost commit is used again (I18).",
+        tests=("log/test_rollback.py::test_repair_accepts_the_loss_and_uses_no_number_twice",),
+    ),
+    Guard(
+        "repair/after-the-lost-ledgers",
+        "lifecycle/repair.py",
+        "ledger=max(head.ledger, noted.ledger) + limits.repair_jump,",
+        instead="ledger=head.ledger + limits.repair_jump,",
+        why="No position of a lost record is used again (I18).",
+        tests=("log/test_rollback.py::test_a_repair_begins_after_the_most_that_is_known_of_the_lost_history_I18",),
+    ),
+    Guard(
+        "repair/after-the-lost-tokens",
+        "lifecycle/repair.py",
+        "next_token = max(head.token_base + head.tokens, noted.next_token) + limits.repair_token_jump",
+        instead="next_token = head.token_base + head.tokens + limits.repair_token_jump",
+        why="No token of a lost record is used again (I11, I18).",
+        tests=("log/test_rollback.py::test_a_repair_begins_after_the_most_that_is_known_of_the_lost_history_I18",),
+    ),
+    Guard(
+        "repair/what-is-named-is-kept",
+        "lifecycle/repair.py",
+        "return replace(after, gc_kept=gc.replaceable(after, snapshot))",
+        instead="return replace(after)",
+        why="The epoch begins with the repair: what is named then is kept for a grace (I12).",
+        tests=("log/test_rollback.py::test_what_is_named_at_a_repair_is_kept_for_a_grace_after_it_was_replaced_I12",),
+    ),
+    Guard(
+        "repair/a-cursor-is-moved-once",
+        "lifecycle/repair.py",
+        ("        if not _is_past_end(cursor, head):\n            return None\n"),
+        instead="",
+        why="A cursor that another repair has moved must not skip what was written since (I8).",
+        tests=("log/test_rollback.py::test_two_repairs_at_a_time_skip_nothing_that_was_written_after_the_first",),
+    ),
+    Guard(
+        "repair/epochs-are-read-before-the-head",
+        "lifecycle/repair.py",
+        (
+            "    epochs = list(_file_epochs(log))  # before the head is read, or an epoch that gc has just begun would look later\n"
+            "    head = log.refresh(sync=True).head\n"
+        ),
+        instead=("    head = log.refresh(sync=True).head\n    epochs = list(_file_epochs(log))\n"),
+        why="An epoch that gc begins meanwhile must not look like damage (I14).",
+        tests=("log/test_rollback.py::test_an_epoch_that_gc_begins_meanwhile_is_no_damage",),
+    ),
+    Guard(
+        "repair/the-snapshot-has-seen-everything",
+        "lifecycle/repair.py",
+        "return replace(snapshot, next_commit=after.next_commit)",
+        instead="return snapshot",
+        why="The snapshot belongs to the ledger that begins now (I5).",
+        tests=("log/test_rollback.py::test_a_schema_of_the_lost_history_is_not_taken_for_another_with_its_id_I18",),
+    ),
+]
