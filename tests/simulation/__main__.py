@@ -23,13 +23,15 @@ def main() -> int:
         play = Play(seed)
         if asked.scene and play.scene != asked.scene:
             continue
+        told["histories"] += 1
         try:
             report = play.run()
             wrong = str(report) if report.anomalies else ""
             told.update(f"{type(event).__name__} {event.told}" for event in play.events.values())
-            told["histories"] += 1
         except Exception:
             wrong = traceback.format_exc()
+        if told["histories"] % 250 == 0:
+            print(f"{told['histories']} histories, {len(failed)} failed, {time.monotonic() - began:.0f} s", flush=True)
         if wrong:
             failed.append(seed)
             print(f"\nseed {seed} ({play.scene}, trouble {play.trouble}):\n{wrong}", flush=True)

@@ -23,7 +23,7 @@ from pyspark_ledger.metadata import ephemeral
 from pyspark_ledger.metadata.port import CompactorKey, OwnerKey, PartKey, PinKey, ReviserKey, RootKey
 from pyspark_ledger.testing.checker import Report, check
 from pyspark_ledger.testing.disk import MemoryStorage
-from pyspark_ledger.testing.history import Event, FinalFiles, FinalLog, FinalTokens, Row, Send, merge
+from pyspark_ledger.testing.history import Event, FinalFiles, FinalLog, FinalTokens, Poll, Row, Send, merge
 from pyspark_ledger.testing.recorder import MemoryRecorder
 from pyspark_ledger.testing.schedule import TurnLock
 from pyspark_ledger.tokens.tokens import Tokens
@@ -31,7 +31,7 @@ from tests.simulation.keepers import BadLuck, Cleaner, CompactionLooker, Compact
 from tests.simulation.process import Process, Ticks
 from tests.simulation.readers import CompactedQuery, Follower, Query, StateReader, SubscribedQuery
 from tests.simulation.stage import GRACE_S, LOG, OUT, SUBSCRIPTIONS, TABLE, Stage
-from tests.simulation.subscribers import Looker, Resetter, Subscriber
+from tests.simulation.subscribers import Looker, Resetter, Subscriber, ThreadedSubscriber
 from tests.simulation.writers import GROUP, BatchWriter, RecordWriter, Spender, TableWriter, Writer, table_row
 
 BAD_TIMES_S = 15.0
@@ -40,10 +40,12 @@ SCENES: dict[str, list[type[Process]]] = {
     "the log": [Writer, BatchWriter, RecordWriter, Follower, Query, Cleaner],
     "queries with a subscription": [BatchWriter, SubscribedQuery, SubscribedQuery, Resetter, Looker, Cleaner],
     "consumers": [Writer, Subscriber, Subscriber, Resetter, Looker, Cleaner],
+    "threads": [Writer, ThreadedSubscriber, ThreadedSubscriber, Resetter, Looker, Cleaner],
     "a table": [TableWriter, TableWriter, Compactor, Compactor, StateReader, CompactedQuery, CompactionLooker, Cleaner],
     "tokens": [Writer, Spender, Spender, Cleaner],
     "a rollback": [
-        Writer, BatchWriter, RecordWriter, Follower, Follower, Query, Query, SubscribedQuery, Resetter, Cleaner, Operator,
+        Writer, BatchWriter, RecordWriter, Follower, Follower, Query, Query, SubscribedQuery, Resetter, Cleaner,
+        Operator,
     ],
     "everybody": [
         Writer, BatchWriter, RecordWriter, TableWriter, Follower, Query, SubscribedQuery, Subscriber, Resetter, Looker,
@@ -89,17 +91,12 @@ class Play:
 
     def report(self) -> Report:
         """Of each history that a rollback has ended, and of the last one; the first that has an anomaly."""
-        began, before = 0.0, ()
+        before: Rollback | None = None
         for rollback in [*self.rollbacks, None]:
-            end = float("inf") if rollback is None else rollback.at
-            history = [*before, *era(self.events.values(), began, end)]
-            if rollback is not None:
-                last = FinalLog(process="the last look", told="ok", topic=LOG, rows=rollback.lost, asked_at=end)
-                history.append(last)
-                began, before = end, (restored(rollback),)
-            report = check(merge(history))
+            report = check(merge(era(self.events.values(), before, rollback)))
             if report.anomalies:
                 break
+            before = rollback
         return report
 
     def mount(self, storage: MemoryStorage) -> None:
@@ -269,24 +266,36 @@ class Rollback:
 
     at: float
     kept: tuple[Row, ...]
-    lost: tuple[Row, ...]
+    had: tuple[Row, ...]
+
+    def sees_what_is_lost(self, event: Event) -> bool:
+        """Whether a reader has not looked at the server since, and reads files of what is lost. It looks every two
+        seconds, and is told then."""
+        if not isinstance(event, Poll) or not self.at <= event.asked_at < self.at + 3.0:
+            return False
+        lost = {(row.value, row.position) for row in self.had} - {(row.value, row.position) for row in self.kept}
+        return any((row.value, row.position) in lost for row in event.rows)
 
 
-def era(events: Iterable[Event], began: float, ended: float) -> Iterator[Event]:
+def era(events: Iterable[Event], first: Rollback | None, last: Rollback | None) -> Iterator[Event]:
     """What was asked and told between two rollbacks. Of a request that was under way at one of them nothing is known:
     it may have come to the server before or after, and who was told "done" may have been told of what was lost since.
     """
+    began, ended = 0.0 if first is None else first.at, float("inf") if last is None else last.at
+    if first is not None:  # what the backup has brought back, as if somebody had sent it
+        yield Send(process="the backup", topic=LOG, told="ok", rows=first.kept, asked_at=began)
+    if last is not None:
+        yield FinalLog(process="the last look", told="ok", topic=LOG, rows=last.had, asked_at=ended)
     for event in events:
         told_at = float("inf") if event.told_at is None else event.told_at
-        if began <= event.asked_at < ended and told_at < ended:
+        if last is not None and last.sees_what_is_lost(event):
+            yield event
+        elif first is not None and first.sees_what_is_lost(event):
+            continue
+        elif began <= event.asked_at < ended and told_at < ended:
             yield event
         elif event.asked_at < ended and told_at >= began and (isinstance(event, Send) or event.asked_at >= began):
             yield replace(event, told="unknown", told_at=None)
-
-
-def restored(rollback: Rollback) -> Send:
-    """What a backup has brought back, as if somebody had sent it."""
-    return Send(process="the backup", topic=LOG, told="ok", rows=rollback.kept, asked_at=rollback.at)
 
 
 def final_row(topic: str, record: Record) -> Row:

@@ -10,6 +10,7 @@ from pyspark_ledger.errors import (
     CursorUnderRevision,
     DataLoss,
     Fenced,
+    InvalidInput,
     LedgerError,
     OutcomeUnknown,
     Unavailable,
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from tests.simulation.play import Play
 
 TELLING = (Conflict, CursorUnderRevision, Fenced, OutcomeUnknown, Unavailable)  # an honest answer in bad times
+# After a rollback. A column may be gone that a query has just seen.
+WHAT_IS_LOST = ("LEDGER_SET_BACK", "LEDGER_POSITION_PAST_END", "LEDGER_COLUMN_NOT_FOUND")
 CALL_S = 0.003  # how long a call takes on average
 LONGEST_PAUSE_S = 25.0  # more than a session lives
 
@@ -121,8 +124,8 @@ class Process:
                 if not self.play.is_damaged(str(error)):
                     raise
                 self.told = str(error)
-            except DataLoss as error:
-                if not self.play.rollbacks:
+            except (DataLoss, InvalidInput) as error:
+                if not self.play.rollbacks or error.code not in WHAT_IS_LOST:
                     raise
                 self.told = str(error)
                 self.lost()

@@ -8,9 +8,11 @@ from pyspark_ledger.base.position import Position
 from pyspark_ledger.cursors.consumer import Consumer, Message
 from pyspark_ledger.cursors.handle import CursorHandle, ResetResult
 from pyspark_ledger.cursors.node import CursorNode
-from pyspark_ledger.errors import OutcomeUnknown
+from pyspark_ledger.errors import LedgerError, OutcomeUnknown
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.testing.history import Acknowledge, CursorSeen, Poll, Reset, Row
+from pyspark_ledger.testing.memory import Crash
+from pyspark_ledger.testing.recorder import MemoryRecorder
 from tests.simulation.process import Process
 from tests.simulation.stage import LOG, SUBSCRIPTIONS
 
@@ -104,6 +106,48 @@ class Subscriber(Process):
 
     def caught_up(self) -> bool:
         return self.play.mark(self.subscription)
+
+
+class ThreadedSubscriber(Subscriber):
+    """Three threads share a consumer: each record goes to one of them, and any of them acknowledges it."""
+
+    def receive(self, consumer: Consumer) -> None:
+        running, errors = [0, 1, 2], list[BaseException]()
+
+        def work(thread: int) -> None:
+            try:
+                for _ in range(2):
+                    self.receive_in(thread, consumer)
+            except (LedgerError, Crash) as error:
+                errors.append(error)
+            finally:
+                running.remove(thread)
+
+        for thread in list(running):
+            self.stage.schedule.start(f"{self.name}, thread {thread}", lambda thread=thread: work(thread))
+        while running:
+            self.stage.schedule.wait(0.01)
+        if errors:
+            raise errors[0]
+
+    def receive_in(self, thread: int, consumer: Consumer) -> None:
+        with self.recorders[thread].asking(Poll(**self.common())) as call:
+            message = consumer.receive(timeout_s=0.0)
+            self.idle = message is None
+            if message is None:
+                return call.refused("nothing came")
+            given = (self.roles, message.ordinal, message.epoch, message.revision, message.delivery_count)
+            assert given not in self.given, f"two threads were given {message} (I2)"
+            self.given.add(given)
+            self.held.append(message)
+            row = Row(str(message["n"]), message.position)
+            return call.ok(rows=(row,), revision=message.revision, epoch=message.epoch, again=True)
+
+    def begin(self) -> None:
+        super().begin()
+        names = [f"{self.name}-{self.lives}, thread {number} of run {self.steps}" for number in range(3)]
+        self.recorders = [MemoryRecorder(self.play.events, name, self.play.ticks) for name in names]
+        self.given: set[tuple[int, ...]] = set()
 
 
 class Resetter(Process):
