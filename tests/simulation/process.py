@@ -124,6 +124,7 @@ class Process:
                 if not self.play.is_damaged(str(error)):
                     raise
                 self.told = str(error)
+                begun = begun and not self.starts_again_after(error)
             except (DataLoss, InvalidInput) as error:
                 if not self.play.rollbacks or error.code not in WHAT_IS_LOST:
                     raise
