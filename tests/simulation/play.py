@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from pyspark_ledger.base.names import parse_staged_file, staged_file
-from pyspark_ledger.base.position import Position
+from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.cursors import consumer as consumers
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.node import CursorNode
@@ -193,6 +193,10 @@ class Play:
     def is_end(self, topic: str, position: Position) -> bool:
         """Whether nothing of a topic comes after a position."""
         return not list(Reader(self.stage.log(topic), position, "latest"))
+
+    def anywhere(self, topic: str) -> Position:
+        """Some position of a topic, by chance."""
+        return self.stage.chance.choice([row.position for row in self.rows(topic)] or [EARLIEST]) or EARLIEST
 
     def mark(self, subscription: str) -> bool:
         """Whether everything is acknowledged."""

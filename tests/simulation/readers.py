@@ -76,7 +76,7 @@ class Query(Process):
         """Starts with a new checkpoint."""
         self.checkpoint = Checkpoint()
         self.queries = getattr(self, "queries", 0) + 1
-        self.starts: Position | str = self.stage.chance.choice(["earliest", "earliest", "latest"])
+        self.starts = self.stage.chance.choice(["earliest", "latest", "anywhere"])
 
     def options(self) -> dict[str, str]:
         options = {"topic": self.topic, "maxRowsPerTrigger": str(self.stage.chance.randint(3, 40)), "columns": "k,n"}
@@ -86,7 +86,8 @@ class Query(Process):
         if self.subscription:
             options |= {"subscription": self.subscription, "subscriptionType": "failover"}
         else:
-            options["startingOffsets"] = str(self.starts)
+            anywhere = self.starts == "anywhere"
+            options["startingOffsets"] = str(self.play.anywhere(self.topic)) if anywhere else self.starts
         if self.compacted:
             options["readCompacted"] = "true"
         return options
