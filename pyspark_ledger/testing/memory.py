@@ -81,8 +81,8 @@ class Faults:
     - ``lost_before``: the answer to a transaction is unknown, and it was not applied.
     - ``applied_then_lost``: the answer is unknown, and it was applied.
     - ``delayed``: the answer is unknown, and the server tries it at some later call of anybody.
-    - ``stale_read``: this client sees the server as it was some transactions ago, until it syncs or, one
-      transaction with each read, has caught up.
+    - ``stale_read``: this client sees the server as it was some transactions ago, until it syncs or, by half of them
+      with each read, has caught up.
     - ``missing_read``: the same, and as long ago that what is read was not there yet, if that is possible.
     - ``expired``: the session is gone: a read is Unavailable, a transaction (not applied) unknown.
     - ``unavailable``: the server does not answer this call, nor any other for up to ``outage_s`` seconds. The session
@@ -501,7 +501,7 @@ class MemoryMetadata(Metadata):
                 self._expire()
                 raise Unavailable("the session has expired")
             case None:
-                self._behind = max(0, self._behind - 1)
+                self._behind //= 2
         return max(self._floor, self._server.restored_at, self._server.time - self._behind)
 
     def expire(self) -> None:

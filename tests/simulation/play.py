@@ -34,8 +34,8 @@ from tests.simulation.stage import GRACE_S, LOG, OUT, SUBSCRIPTIONS, TABLE, Stag
 from tests.simulation.subscribers import Looker, Resetter, Subscriber, ThreadedSubscriber
 from tests.simulation.writers import GROUP, BatchWriter, RecordWriter, Spender, TableWriter, Writer, table_row
 
-BAD_TIMES_S = 15.0
-GOOD_TIMES_S = 100.0  # time enough for everything that waits for a time-out
+BAD_TIMES_S = 8.0
+GOOD_TIMES_S = 70.0  # time enough for everything that waits for a time-out
 SCENES: dict[str, list[type[Process]]] = {
     "the log": [Writer, BatchWriter, RecordWriter, Follower, Query, Cleaner],
     "queries with a subscription": [BatchWriter, SubscribedQuery, SubscribedQuery, Resetter, Looker, Cleaner],
@@ -133,9 +133,9 @@ class Play:
         """ZooKeeper comes back from a backup, once or twice, while everybody lives on."""
         chance, at = self.stage.chance, 0.0
         for _ in range(chance.randint(1, 3)):
-            at += chance.uniform(1.0, 5.0)
+            at += chance.uniform(0.5, 2.5)
             self.stage.later(at, self.back_up)
-            at += chance.uniform(0.1, 4.0)
+            at += chance.uniform(0.1, 2.0)
             self.stage.later(at, self.roll_back)
 
     def good_times(self) -> None:
@@ -176,12 +176,20 @@ class Play:
         process.metadata.close()
 
     def back_up(self) -> None:
-        self.backup = self.stage.server.time, self.rows(LOG)
+        self.backup = self.moment()
 
     def roll_back(self) -> None:
         time, kept = self.backup
-        self.rollbacks.append(Rollback(self.ticks.monotonic(), kept, self.rows(LOG)))
+        _, had = self.moment()
+        self.rollbacks.append(Rollback(self.ticks.monotonic(), kept, had))
         self.stage.server.restore(time)
+
+    def moment(self) -> tuple[int, tuple[Row, ...]]:
+        """A time of the server, and what the log has then. Looking takes time, and what was delayed may come."""
+        while True:
+            time, rows = self.stage.server.time, self.rows(LOG)
+            if self.stage.server.time == time:
+                return time, rows
 
     def rows(self, topic: str) -> tuple[Row, ...]:
         """What a topic has now."""
@@ -272,13 +280,14 @@ class Rollback:
     kept: tuple[Row, ...]
     had: tuple[Row, ...]
 
-    def sees_what_is_lost(self, event: Event) -> bool:
-        """Whether a reader has not looked at the server since, and reads files of what is lost. It looks every two
-        seconds, and is told then."""
-        if not isinstance(event, Poll) or not self.at <= event.asked_at < self.at + 3.0:
+    def is_read_before(self, event: Event) -> bool:
+        """Whether a reader that was told later has not looked at the server since, and read what the log had. It looks
+        every two seconds, and is told of the rollback then."""
+        if not isinstance(event, Poll) or not self.at <= (event.told_at or 0.0) or event.asked_at >= self.at + 3.0:
             return False
-        lost = {(row.value, row.position) for row in self.had} - {(row.value, row.position) for row in self.kept}
-        return any((row.value, row.position) in lost for row in event.rows)
+        had, kept = ({(row.value, row.position) for row in rows} for rows in (self.had, self.kept))
+        rows = {(row.value, row.position) for row in event.rows}
+        return rows <= had and (event.asked_at < self.at or not rows <= kept)
 
 
 def era(events: Iterable[Event], first: Rollback | None, last: Rollback | None) -> Iterator[Event]:
@@ -292,9 +301,9 @@ def era(events: Iterable[Event], first: Rollback | None, last: Rollback | None) 
         yield FinalLog(process="the last look", told="ok", topic=LOG, rows=last.had, asked_at=ended)
     for event in events:
         told_at = float("inf") if event.told_at is None else event.told_at
-        if last is not None and last.sees_what_is_lost(event):
+        if last is not None and last.is_read_before(event):
             yield event
-        elif first is not None and first.sees_what_is_lost(event):
+        elif first is not None and first.is_read_before(event):
             continue
         elif began <= event.asked_at < ended and told_at < ended:
             yield event

@@ -28,7 +28,7 @@ TELLING = (Conflict, CursorUnderRevision, Fenced, OutcomeUnknown, Unavailable)  
 # After a rollback. A column may be gone that a query has just seen.
 WHAT_IS_LOST = ("LEDGER_SET_BACK", "LEDGER_POSITION_PAST_END", "LEDGER_COLUMN_NOT_FOUND")
 CALL_S = 0.003  # how long a call takes on average
-LONGEST_PAUSE_S = 25.0  # more than a session lives
+LONGEST_PAUSE_S = 15.0  # more than a session lives
 
 
 class Process:
@@ -84,7 +84,7 @@ class Process:
         self.clock = ScheduleClock(self.stage.schedule, seed)
         self.faults = Faults(
             seed, lost_before=trouble, applied_then_lost=trouble, delayed=trouble, stale_read=trouble,
-            missing_read=trouble, expired=trouble / 4, unavailable=trouble / 4, outage_s=15.0,
+            missing_read=trouble, expired=trouble / 4, unavailable=trouble / 4, outage_s=12.0,
         )  # fmt: skip
         self.disk_faults = StorageFaults(seed, full=trouble / 8, fails=trouble / 8, read_fails=trouble / 8)
         self.metadata = MemoryMetadata(self.stage.server, self.faults, self.clock, self._before_call)
