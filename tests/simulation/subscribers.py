@@ -154,6 +154,7 @@ class Resetter(Process):
     """Moves subscriptions from outside, to anywhere; what it does not know the outcome of it repeats."""
 
     thinks_s = 2.0
+    calls = 0
 
     def begin(self) -> None:
         self.target = self.log(LOG)
@@ -171,7 +172,9 @@ class Resetter(Process):
         how, name, to, operation = self.doubtful
         self.tries += 1
         keeps_acks = how in ("skip", "rewind", "redeliver")
-        event = Reset(topic=LOG, subscription=name, keeps_acks=keeps_acks, repeated=self.tries > 1)
+        self.calls += 1  # being fenced ends one call, and the next one is another role
+        role, repeated = f"reset {self.calls}", self.tries > 1
+        event = Reset(topic=LOG, subscription=name, keeps_acks=keeps_acks, repeated=repeated, role=role)
         try:
             with self.recorder.asking(event) as call:
                 done = self.move(CursorHandle(self.target, name), how, to, operation)
