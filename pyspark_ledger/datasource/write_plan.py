@@ -47,9 +47,11 @@ def plan_write(
         options.ids.check(incoming)
     log = _planned_log(options, incoming, stream=stream, again=again)
     folders.prepare(log)
-    view = log.view()
     if options.ids is not None or options.sequence is not None or (stream and options.deduplicate):
+        if not log.deduplicates():
+            log.refresh(sync=True)  # the policies in memory may be old, and nobody is refused because of that
         check_deduplicates(log)
+    view = log.view()
     merged = schemas.merge(log.schema(view.head.schema_id), incoming, may_add=options.merge_schema)
     return WritePlan(
         storage=log.storage.uri,

@@ -635,6 +635,18 @@ def test_who_asks_for_deduplication_where_it_is_off_is_told_before_tasks_run_I16
         Query(place).plan()
 
 
+def test_who_was_refused_because_deduplication_was_off_is_not_refused_after_it_was_turned_on_I14(place):
+    """By the same process, which has the policies of that time in memory."""
+    place.make()
+    query = Query(place)
+    place.client.set_policies("out", deduplication=False)
+    with pytest.raises(InvalidInput, match="LEDGER_DEDUPLICATION_OFF"):
+        query.plan()
+    place.client.set_policies("out", deduplication=True)
+    query.write(1)
+    assert place.numbers() == [1]
+
+
 @pytest.mark.parametrize("batch", [False, True], ids=["a stream", "foreachBatch"])
 def test_records_that_tasks_left_out_are_not_lost_when_their_producer_is_forgotten_meanwhile_I1(place, batch):
     place.make()
