@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
 from typing import ClassVar
 
 
@@ -96,26 +97,33 @@ class Unavailable(LedgerError):
     default_code = "LEDGER_UNAVAILABLE"
 
 
-@contextmanager
-def damage(thing: str) -> Iterator[None]:
+class damage:
     """Around what makes sense of bytes that were stored: whatever goes wrong with them becomes CorruptData, with the
-    name of the thing and the reason. Errors of this package go on as they are."""
-    try:
-        yield
-    except LedgerError:
-        raise
-    except MemoryError as error:
-        raise Unavailable(
-            f"{thing} needs more memory than there is ({error}): give the process more. If it should be small, it is "
-            "damaged: restore it from a copy",
-            "LEDGER_OUT_OF_MEMORY",
-        ) from error
-    except Exception as error:
-        why = str(error).partition("\n")[0]
-        raise CorruptData(
-            f"{thing} is damaged: {why or 'it is not as it was written'} ({type(error).__name__}); restore it from a "
-            "copy"
-        ) from error
+    name of the thing and the reason. Errors of this package go on as they are.
+
+    A class, because it is around every small entry that is read, and a generator would take longer than some of them.
+    """
+
+    __slots__ = ("_thing",)
+
+    def __init__(self, thing: str) -> None:
+        self._thing = thing
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if isinstance(error, MemoryError):
+            raise Unavailable(
+                f"{self._thing} needs more memory than there is ({error}): give the process more. If it should be "
+                "small, it is damaged: restore it from a copy",
+                "LEDGER_OUT_OF_MEMORY",
+            ) from error
+        if isinstance(error, Exception) and not isinstance(error, LedgerError):
+            why = str(error).partition("\n")[0]
+            raise CorruptData(
+                f"{self._thing} is damaged: {why or 'it is not as it was written'} ({type(error).__name__}); restore "
+                "it from a copy"
+            ) from error
 
 
 # What the operating system says about a file, and what to do about it.
@@ -139,12 +147,21 @@ _SEE_TO_THE_DISK = "see to the disk and its mount"
 def disk_errors(
     doing: str, where: object, code: str = "LEDGER_STORAGE_UNAVAILABLE", otherwise: str = _SEE_TO_THE_DISK
 ) -> Iterator[None]:
-    """Around whatever may raise an OSError: it becomes Unavailable, with a code, the file and what to do. ``doing`` is
-    what is tried, as in "write"; ``otherwise`` is the advice where the error itself suggests none."""
+    """Around whatever may raise an OSError: it becomes Unavailable, as :func:`disk_error` says."""
     try:
         yield
     except OSError as error:
-        advice = _ADVICE.get(error.errno or 0, otherwise)
-        raise Unavailable(
-            f"cannot {doing} {where}: {error.strerror or error}; {advice}, then try again", code
-        ) from None
+        raise disk_error(error, doing, where, code, otherwise) from None
+
+
+def disk_error(
+    error: OSError,
+    doing: str,
+    where: object,
+    code: str = "LEDGER_STORAGE_UNAVAILABLE",
+    otherwise: str = _SEE_TO_THE_DISK,
+) -> Unavailable:
+    """An OSError for the user: with a code, the file and what to do. ``doing`` is what was tried, as in "write";
+    ``otherwise`` is the advice where the error itself suggests none."""
+    advice = _ADVICE.get(error.errno or 0, otherwise)
+    return Unavailable(f"cannot {doing} {where}: {error.strerror or error}; {advice}, then try again", code)

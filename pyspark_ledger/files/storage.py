@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.fs
 
-from pyspark_ledger.errors import CorruptData, InvalidInput, LedgerError, Unavailable, disk_errors
+from pyspark_ledger.errors import CorruptData, InvalidInput, LedgerError, Unavailable, disk_error, disk_errors
 
 _PROOF = b"pyspark-ledger can write here\n"
 
@@ -167,6 +167,7 @@ class LocalStorage(Storage):
     def __init__(self, uri: str, marker: str = "") -> None:
         super().__init__(uri, marker)
         self._root = Path(unquote(urlsplit(uri).path))
+        self._root_path = str(self._root)  # a Path is slow to put together, and small files are read by the thousand
         self._marker_path = str(self._root / marker)
         self._known_folders: set[Path] = set()
 
@@ -187,7 +188,7 @@ class LocalStorage(Storage):
             return not self._root.is_dir() or next(self._root.iterdir(), None) is None
 
     def has_folder(self, name: str) -> bool:
-        found = _stat(f"{self._root}/{name}")
+        found = _stat(f"{self._root_path}/{name}")
         return found is not None and stat.S_ISDIR(found.st_mode)
 
     def remove_folder(self, name: str) -> None:
@@ -214,19 +215,27 @@ class LocalStorage(Storage):
             self._ensure_folder(folder)
 
     def size(self, path: str) -> int:
-        with self._reading(path):
-            return (self._root / path).stat().st_size
+        try:
+            return os.stat(f"{self._root_path}/{path}").st_size
+        except OSError as error:
+            raise self._unreadable(path, error) from None
 
     def read(self, path: str, offset: int, length: int) -> pa.Buffer:
-        with self._reading(path), open(self._root / path, "rb", buffering=0) as file:
-            left = max(0, os.fstat(file.fileno()).st_size - offset)  # memory is taken before anything is read
-            return pa.py_buffer(os.pread(file.fileno(), min(length, left), offset))
+        try:
+            with open(f"{self._root_path}/{path}", "rb", buffering=0) as file:
+                left = max(0, os.fstat(file.fileno()).st_size - offset)  # memory is taken before anything is read
+                return pa.py_buffer(os.pread(file.fileno(), min(length, left), offset))
+        except OSError as error:
+            raise self._unreadable(path, error) from None
 
     def map(self, path: str) -> pa.Buffer:
-        with self._reading(path), open(self._root / path, "rb", buffering=0) as file:
-            if os.fstat(file.fileno()).st_size == 0:  # which cannot be mapped
-                return pa.py_buffer(b"")
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
+            with open(f"{self._root_path}/{path}", "rb", buffering=0) as file:
+                if os.fstat(file.fileno()).st_size == 0:  # which cannot be mapped
+                    return pa.py_buffer(b"")
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise self._unreadable(path, error) from None
         if hasattr(mmap, "MADV_SEQUENTIAL"):
             mapped.madvise(mmap.MADV_SEQUENTIAL)
         return pa.py_buffer(mapped)
@@ -250,14 +259,12 @@ class LocalStorage(Storage):
                 _make_folder_durable(full.parent)
         self._read_back(path, data)
 
-    @contextlib.contextmanager
-    def _reading(self, path: str) -> Iterator[None]:
-        with disk_errors("read", self._root / path):
-            try:
-                yield
-            except FileNotFoundError:
-                top = path.partition("/")[0] if "/" in path else ""
-                raise (self.missing(path) if self.has_folder(top) else self.not_there(top)) from None
+    def _unreadable(self, path: str, error: OSError) -> LedgerError:
+        """What to raise if a file cannot be read."""
+        if not isinstance(error, FileNotFoundError):
+            return disk_error(error, "read", f"{self._root_path}/{path}")
+        top = path.partition("/")[0] if "/" in path else ""
+        return self.missing(path) if self.has_folder(top) else self.not_there(top)
 
     def _ensure_folder(self, folder: Path) -> None:
         if folder not in self._known_folders:
