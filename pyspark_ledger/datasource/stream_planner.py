@@ -150,6 +150,7 @@ class StreamPlanner:
         if self._pin is not None:
             self._pin.release()
         self._opened = self._subscription = self._pin = self._schema_watch = None
+        self._recognised = False  # whoever goes on with this reader finds another subscription, perhaps
 
     # -- the topic -----------------------------------------------------------------------------------------
 

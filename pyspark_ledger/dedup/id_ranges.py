@@ -20,6 +20,7 @@ RANGES = pa.schema(
 )  # distinct: no id is there twice
 RUN_ROWS = 1 << 20  # rows summarised at once: long runs make few ranges, short ones little memory
 RUN_BYTES = 32 << 20
+LEFT_OUT_TABLES = 16  # a task may leave out all of its rows: what it keeps of them does not grow with their number
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,8 @@ class IdRanges:
             fresh = is_new(ids["sequence"], last).combine_chunks()
             if not pc.all(fresh).as_py():
                 self._left_out.append(_highest(ids.filter(pc.invert(fresh))))
+                if len(self._left_out) >= LEFT_OUT_TABLES:
+                    self._left_out = [_highest(pa.concat_tables(self._left_out))]
                 rows, ids = rows.filter(fresh), ids.filter(fresh)
         if rows.num_rows:
             # A copy, so that the whole batch need not stay in memory.

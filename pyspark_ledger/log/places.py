@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # only for types: options are parsed where there is no log
 OFFSET_FORMAT = 2  # of the offsets that Spark keeps in its checkpoints
 SEEN_BYTES = 4  # of an id: enough to tell two histories of a log apart
 _SEEN = re.compile(rf"([0-9]{{1,18}}):([0-9a-f]{{{2 * SEEN_BYTES}}})")
-_MILLISECONDS = re.compile(r"-?[0-9]{1,18}")
+_MILLISECONDS = re.compile(r"-?[0-9]{1,19}")  # the largest long stands for "no end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,9 @@ def only_topic(offset: dict[str, Any], what: str) -> tuple[str, dict[str, Any]]:
 
 def parse_time(text: str) -> Place | None:
     """ISO 8601 or milliseconds since 1970; None if it is neither."""
-    return Place(publish_ms=int(text)) if _MILLISECONDS.fullmatch(text.strip()) else _parse_iso(text)
+    if not _MILLISECONDS.fullmatch(text.strip()):
+        return _parse_iso(text)
+    return Place(publish_ms=int(text)) if -(2**63) <= int(text) < 2**63 else None
 
 
 def _parse_iso(text: str) -> Place | None:

@@ -13,7 +13,7 @@ from pyspark_ledger.base import names
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.limits import DEFAULT_LIMITS, Limits
 from pyspark_ledger.base.position import EARLIEST
-from pyspark_ledger.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown, Unavailable
+from pyspark_ledger.errors import Conflict, InvalidInput, LedgerError, NotFound, OutcomeUnknown, Unavailable
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.log import root
@@ -117,7 +117,8 @@ def _folder_of(topic: Topic, storage: Storage | None) -> Iterator[None]:
         yield
     except (Conflict, Unavailable):  # after any other error it may have been made
         if storage is not None:
-            storage.remove_folder(folder)
+            with contextlib.suppress(LedgerError):  # why the topic was not made matters more
+                storage.remove_folder(folder)
         raise
 
 

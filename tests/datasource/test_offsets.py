@@ -11,10 +11,11 @@ import pytest
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.node import CursorNode
-from pyspark_ledger.datasource import offsets
+from pyspark_ledger.datasource import offsets, planning
 from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput
 from pyspark_ledger.files.storage import LocalStorage
+from pyspark_ledger.log.namespace import OpenNamespace
 from tests.support.query import INITIAL, Query, WorldQuery, edited, fields, flat, version_1
 from tests.support.rollback import accept_the_loss, restore, snapshot
 from tests.support.said import said
@@ -450,3 +451,16 @@ def test_a_query_may_begin_to_follow_a_subscription_or_cease_to(world):
     assert following.batch() == [2, 3]
     following.stop()
     assert WorldQuery(world, offset=following.offset).batch() == [4, 5, 6, 7, 8]
+
+
+def test_a_reader_that_goes_on_after_it_was_stopped_knows_a_recreated_subscription_as_well_I8(world, monkeypatch):
+    query = WorldQuery(world, subscription="s")
+    query.batch()
+    query.stop()
+    CursorHandle(world.log(), "s").delete()
+    CursorNode(world.log(), "s").ensure("earliest")
+    session = OpenNamespace(world.metadata(), world.storage.uri, limits=world.limits, clock=world.clock)
+    monkeypatch.setattr(planning, "shared_namespace", lambda *_: session)
+    with pytest.raises(Conflict, match="LEDGER_CURSOR_RECREATED"):
+        query.reader.latestOffset(query.offset, query.reader.getDefaultReadLimit())
+    assert CursorHandle(world.log(), "s").stats().mark_delete == Position(0, 0, 0)

@@ -16,7 +16,7 @@ from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import client_of
 from pyspark_ledger.dedup.batch_ids import BatchId
-from pyspark_ledger.dedup.id_ranges import IdColumns, IdRanges
+from pyspark_ledger.dedup.id_ranges import LEFT_OUT_TABLES, IdColumns, IdRanges
 from pyspark_ledger.dedup.producers import Producers
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.files import mask
@@ -462,3 +462,13 @@ def test_a_position_inside_masked_rows_means_the_next_record(world):
     end = log.view().head.end
     after, taken = ReadSource(log, log.view()).advance(Position(0, 1, 0), end, max_rows=1)
     assert (after, taken) == (Position(0, 1, 3), 1)  # one spelling: the next record's
+
+
+def test_what_a_task_keeps_of_rows_that_it_leaves_out_does_not_grow_with_their_number():
+    known = pa.table({"producer": ["p"], "sequence": pa.array([10**6], pa.int64())})
+    ranges = IdRanges(ID_COLUMNS, known)
+    for number in range(1_000):
+        rows = pa.RecordBatch.from_pydict({"who": ["p"], "seq": [number], "note": [""]}, schema=IDS)
+        assert ranges.add(rows).num_rows == 0
+    assert len(ranges._left_out) <= LEFT_OUT_TABLES
+    assert ranges.left_out().to_pylist() == [{"producer": "p", "sequence": 999}]

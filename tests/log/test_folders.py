@@ -312,3 +312,14 @@ def test_an_object_store_without_its_marker_is_refused_too_I1(s3_root):
     other_process = type(maker.storage)(maker.storage.uri, maker.storage.marker)
     with pytest.raises(Unavailable, match="LEDGER_STORAGE_MISSING"):
         other_process.check_marked()
+
+
+def test_why_a_topic_was_not_made_is_told_also_if_its_folder_cannot_be_removed(namespace, monkeypatch):
+    namespace.create_topic("t", SCHEMA)
+
+    def fail(name: str) -> None:
+        raise Unavailable("the disk is gone")
+
+    monkeypatch.setattr(namespace.storage, "remove_folder", fail)
+    with pytest.raises(Conflict, match="LEDGER_TOPIC_EXISTS"):
+        namespace.create_topic("t", SCHEMA)

@@ -110,3 +110,8 @@ def test_an_offset_of_another_topic_is_refused_by_name(world):
             mean(log, log.view(), alien)
         with pytest.raises(InvalidInput, match=r"LEDGER_TOPIC_RECREATED.* the topic 'orders' \(another\), and 't' is"):
             mean(log, log.view(), named)
+
+
+def test_the_largest_long_is_a_time_that_never_comes_and_a_larger_number_is_none():
+    assert places.parse_time(str(2**63 - 1)).publish_ms == 2**63 - 1
+    assert places.parse_time(str(2**63)) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -19,7 +21,7 @@ from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.reader import Reader, Record
-from pyspark_ledger.metadata import ephemeral
+from pyspark_ledger.metadata import chores, ephemeral
 from pyspark_ledger.metadata.port import CompactorKey, OwnerKey, PartKey, PinKey, ReviserKey, RootKey
 from pyspark_ledger.testing.checker import Report, check
 from pyspark_ledger.testing.disk import MemoryStorage
@@ -36,6 +38,7 @@ from tests.simulation.writers import GROUP, BatchWriter, RecordWriter, Spender, 
 
 BAD_TIMES_S = 8.0
 GOOD_TIMES_S = 70.0  # time enough for everything that waits for a time-out
+AFTERMATH_S = 30.0  # a pause, an outage and the deadlines of who met them
 SCENES: dict[str, list[type[Process]]] = {
     "the log": [Writer, BatchWriter, RecordWriter, Follower, Query, Cleaner],
     "queries with a subscription": [BatchWriter, SubscribedQuery, SubscribedQuery, Resetter, Looker, Cleaner],
@@ -70,6 +73,7 @@ class Play:
         self.events: dict[tuple[str, int], Event] = {}
         self.ticks = Ticks(self.stage.schedule, seed)
         self.rollbacks: list[Rollback] = []
+        self.errors: list[Failure] = []
         self._open = ExitStack()
         self.sessions: dict[str, OpenNamespace] = {}  # by address: the queries'
         self.damaged: dict[str, bytes] = {}
@@ -84,6 +88,8 @@ class Play:
                 self.bad_times()
                 self.good_times()
                 self.the_end()
+                if self.errors:
+                    raise self.errors[0]
             finally:
                 self.stage.schedule.end()
             self.look_at_everything()
@@ -109,8 +115,14 @@ class Play:
             stack.enter_context(
                 patch.object(module, "threading", SimpleNamespace(RLock=lambda: TurnLock(self.stage.schedule)))
             )
+        stack.enter_context(patch.object(logging.getLogger(chores.__name__), "exception", self.given_up))
         stack.enter_context(patch.object(planning, "shared_namespace", lambda address, *_: self.sessions[address]))
         return stack
+
+    def given_up(self, message: str, *what: object) -> None:
+        """Whatever a chore raises that is no error of ours is logged by its thread, and would not be seen here."""
+        error = sys.exc_info()[1]
+        self.errors.append(Failure(f"{message % what}: {error!r}"))
 
     # -- the acts ------------------------------------------------------------------------------------------------
 
@@ -130,7 +142,7 @@ class Play:
         self.stage.schedule.wait(BAD_TIMES_S)
 
     def plan_rollbacks(self) -> None:
-        """ZooKeeper comes back from a backup, once or twice, while everybody lives on."""
+        """ZooKeeper comes back from a backup, up to three times, while everybody lives on."""
         chance, at = self.stage.chance, 0.0
         for _ in range(chance.randint(1, 3)):
             at += chance.uniform(0.5, 2.5)
@@ -220,6 +232,11 @@ class Play:
         before = self.damaged.pop(path, None)
         if before is not None and path in self.stage.disk.files():
             self.stage.disk.put(path, before)
+
+    def may_fail(self) -> bool:
+        """Whether the store or the disk may be in trouble, or has been a moment ago."""
+        since_bad_times = self.stage.schedule.now - BAD_TIMES_S
+        return bool(self.rollbacks) or (self.trouble > 0 and since_bad_times < AFTERMATH_S)
 
     def mend_all(self) -> None:
         for path in list(self.damaged):

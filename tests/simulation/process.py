@@ -118,6 +118,8 @@ class Process:
                 self.steps += 1
                 self.done_at = self.stage.schedule.now
             except TELLING as error:
+                if isinstance(error, (Unavailable, OutcomeUnknown)) and not self.play.may_fail():
+                    raise
                 self.told = str(error)
                 begun = begun and not self.starts_again_after(error)
             except CorruptData as error:

@@ -185,6 +185,8 @@ class Query(Process):
         offsets = self.checkpoint.offsets
         if not offsets:
             return self.play.is_end(self.topic, EARLIEST)
+        if self.checkpoint.done < len(offsets):
+            return False
         return self.play.is_end(self.topic, Position.parse(fields(offsets[-1])["pos"]))
 
 
@@ -222,7 +224,7 @@ class CompactedQuery(Query):
             super().step()
         except DataLoss as loss:
             # It was away for longer than deletions are kept, and its pin had gone with its session.
-            if loss.code != "LEDGER_DELETIONS_DROPPED":
+            if loss.code != "LEDGER_DELETIONS_DROPPED" or not self.play.trouble:
                 raise
             self.leave()
             self.forget()
