@@ -540,6 +540,7 @@ GUARDS = [
         instead="if False:",
         why="Who cannot have the subscription is told so (I16).",
         tests=("cursors/test_cursor.py::test_an_exclusive_owner_is_named_to_the_second",),
+        hangs=True,
     ),
     Guard(
         "cursors/waiting-for-a-reset-ends",
@@ -550,6 +551,7 @@ GUARDS = [
         tests=(
             "cursors/test_failed_calls.py::test_whoever_attaches_to_a_cursor_whose_reset_does_not_end_is_told_by_whom_I16",
         ),
+        hangs=True,
     ),
     Guard(
         "cursors/fenced-is-told",

@@ -94,6 +94,7 @@ GUARDS = [
         instead=("                pass\n            case Delete"),
         why="Whoever was refused because of its policies would be refused for ever (I16).",
         tests=("log/test_policies.py::test_a_commit_that_was_judged_by_old_policies_is_judged_again",),
+        hangs=True,
     ),
     Guard(
         "log/policies-of-another-connection",
@@ -110,6 +111,7 @@ GUARDS = [
         instead="return",
         why="A head at the right version without its tip is another head (I18).",
         tests=("log/test_rollback.py::test_a_tip_that_is_missing_is_an_error_by_name_I16",),
+        hangs=True,
     ),
     Guard(
         "log/a-rollback-is-noted",

@@ -196,6 +196,7 @@ GUARDS = [
         instead="",
         why="Who gets no answer is told so within the deadline (I16).",
         tests=("log/test_topics.py::test_a_topic_that_was_not_made_is_never_said_to_be_there_I14",),
+        hangs=True,
     ),
     Guard(
         "transactions/looking-ends",
@@ -207,6 +208,7 @@ GUARDS = [
         instead="",
         why="Who gets no answer is told so within the deadline (I16).",
         tests=("metadata/test_ephemeral.py::test_a_create_that_arrives_after_its_call_has_given_up_is_removed_I16",),
+        hangs=True,
     ),
     Guard(
         "transactions/looking-is-retried",
