@@ -12,7 +12,7 @@ import pytest
 from pyspark_ledger.append import append as protocol
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log.log import Log
-from tests.simulation.play import SCENES, Failure, Play
+from tests.simulation.play import SCENES, Play
 from tests.support import REPOSITORY, examples
 
 HISTORIES = examples(4)  # of each scene
@@ -42,8 +42,8 @@ def wrong(scene: str, count: int = 12) -> set[str]:
     for seed in seeds(scene, count):
         try:
             found |= Play(seed).run().names
-        except Failure as failure:
-            found.add(str(failure).partition(":")[0])
+        except Exception as error:  # a play that could not go on has found something, too
+            found.add(type(error).__name__)
         if found:
             break
     return found
