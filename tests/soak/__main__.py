@@ -26,6 +26,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--short", action="store_true", help="fewer processes, and one Spark driver with all queries")
     parser.add_argument("--keep", action="store_true", help="keep the folder also if all is well")
     asked = parser.parse_args(arguments)
+    if asked.seconds <= 0:
+        parser.error(f"--seconds is {asked.seconds}: for how long faults last, more than 0")
     seed = random.SystemRandom().randrange(10**6) if asked.seed is None else asked.seed
     with_own_mounts([*arguments, "--seed", str(seed)])
     os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
