@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 import pyarrow as pa
 
@@ -117,7 +118,7 @@ def append(
             looked_again = True
             continue
         under_way(prepared)
-        if _commit(log, prepared, deadline):
+        if _commit(log, prepared, deadline, judged_again=True):
             batch.admission.committed()
             return finish(log, prepared)
         under_way(None)
@@ -180,6 +181,7 @@ def _nothing_added(log: Log, view: View, batch: StagedBatch, verdict: Verdict) -
 def _prepare(log: Log, view: View, batch: StagedBatch, verdict: Verdict, side_files: _SideFiles) -> PreparedCommit:
     head, policies = view.head, log.policies()
     log.check_not_set_back(head)
+    check_not_terminated(head)
     check_epochs(log, head, (entry.file for entry in verdict.entries))
     entries_file = side_files.entries(verdict.entries, head.gc_epoch)
     highest_file = side_files.highest(verdict.highest, head.gc_epoch)
@@ -256,6 +258,16 @@ def _decide_schema(log: Log, head: Head, batch: StagedBatch) -> tuple[int, tuple
     return wider.id, (Create(SchemaKey(head.uuid, wider.id), wider),)
 
 
+def check_not_terminated(head: Head) -> None:
+    if head.terminated_ms:
+        when = datetime.fromtimestamp(head.terminated_ms / 1000, UTC)
+        raise InvalidInput(
+            f"topic '{head.name}' was terminated, {when:%Y-%m-%d %H:%M:%S} UTC: it can be read, and takes no more "
+            "records",
+            "LEDGER_TOPIC_TERMINATED",
+        )
+
+
 def check_epochs(log: Log, head: Head, files: Iterable[FileRef]) -> None:
     """Refuses files of epochs before the last but one: gc may have deleted them, because nothing named them (I12)."""
     for file in files:
@@ -269,8 +281,9 @@ def check_epochs(log: Log, head: Head, files: Iterable[FileRef]) -> None:
             raise log.later_epoch("a file that was staged", file.epoch, head)
 
 
-def _look_for(log: Log, prepared: PreparedCommit) -> Look:
-    """Whether a commit that was sent is in the log."""
+def _look_for(log: Log, prepared: PreparedCommit, *, judged_again: bool = False) -> Look:
+    """Whether a commit that was sent is in the log. If retention has given up that part of the log meanwhile, only the
+    state of ids and tokens knows: ``judged_again`` says that the batch is compared with it, if the answer is no."""
     number = prepared.commit.number
 
     def look() -> bool | None:
@@ -278,17 +291,31 @@ def _look_for(log: Log, prepared: PreparedCommit) -> Look:
         if view.version == prepared.version:
             return None
         # The head has another version now, so a commit that is not in the log yet will be refused.
+        if view.head.trim is not None and number < view.head.trim.commit:
+            if judged_again and _is_known_by_state(prepared):
+                return False
+            raise OutcomeUnknown(
+                f"topic '{log.topic.name}': commit {number} was sent, and before its answer was found the topic's "
+                "retention gave up that part of the log. It may or may not have been applied"
+            )
         found = log.commit(view, number)
         return found is not None and found.id == prepared.commit.id
 
     return look
 
 
-def _commit(log: Log, prepared: PreparedCommit, deadline: Deadline) -> bool:
+def _is_known_by_state(prepared: PreparedCommit) -> bool:
+    """Whether the topic's producers, or its tokens, remember a commit that is no longer in the log."""
+    commit = prepared.commit
+    return commit.sequence is not None or bool(commit.sequence_column or prepared.verdict.token_ops)
+
+
+def _commit(log: Log, prepared: PreparedCommit, deadline: Deadline, *, judged_again: bool = False) -> bool:
     """True if the commit is in the log, False if it is not and never will be."""
     try:
         what = f"topic '{log.topic.name}': commit {prepared.commit.number}"
-        return log.transactions.carry_out(prepared.ops, _look_for(log, prepared), what, deadline)
+        look = _look_for(log, prepared, judged_again=judged_again)
+        return log.transactions.carry_out(prepared.ops, look, what, deadline)
     except InvalidInput as error:
         if error.code != "LEDGER_TOO_LARGE" or not prepared.verdict.token_ops:
             raise

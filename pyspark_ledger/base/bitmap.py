@@ -53,6 +53,9 @@ class Bitmap:
     def has_none(self, start: int, stop: int) -> bool:
         return int(self._view.slice(start, stop - start).true_count) == 0
 
+    def has_all(self, start: int, stop: int) -> bool:
+        return int(self._view.slice(start, stop - start).true_count) == stop - start
+
     def fill(self, start: int, stop: int) -> None:
         while start < stop and start & 7:
             self._bits[start >> 3] |= 1 << (start & 7)

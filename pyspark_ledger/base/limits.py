@@ -25,6 +25,11 @@ class Limits:
     remembered_revisions: int = 16
     kept_generations: int = 1_000  # older compactions that a planned batch may still read, at most
     gc_grace_ms: int = 24 * 3600 * 1000  # how long a gc epoch lasts at least: a batch may take so long
+    gc_thorough_epochs: int = 30  # every so many epochs gc looks at all files, for those that were staged late
+    deletes_at_once: int = 1_000  # files
+    pending_ranges: int = 4  # of ledgers that were given up, in the head: more are merged
+    retention_parts: int = 10  # a ledger is sealed after this part of what its topic keeps, so that it can go in time,
+    retention_ledger_ms: int = 60_000  # but not sooner than this
     sink_look_ms: int = 24 * 3600 * 1000  # how often a process reads again which topic its query writes to,
     sink_kept_ms: int = 90 * 24 * 3600 * 1000  # and how long that is kept at least if nobody asks for it
     clock_slack_ms: int = 60_000  # how far a writer's clock may be from ZooKeeper's before it is not believed

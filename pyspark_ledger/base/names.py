@@ -14,6 +14,8 @@ _OF_SPARK = "spark-"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 # Numbers as they are written here, and no other spelling: padded with zeros only up to their width.
 _VERSIONED = re.compile(r".*/([0-9]{12}|[1-9][0-9]{12,18})-([0-9a-f]{32})", re.DOTALL)
+_EPOCH = re.compile(r"[0-9a-f]{8}|[1-9a-f][0-9a-f]{8,15}")
+_RANDOM = 10  # bytes of an id of a rewritten file that are random; the rest is the ledger
 _STAGED = re.compile(r"([0-9a-f]{8}|[1-9a-f][0-9a-f]{8,15})/([0-9a-f]{32})\.arrow")
 
 
@@ -98,6 +100,27 @@ def probe_file(uid: bytes) -> str:
 def staged_file(uuid: str, epoch: int, uid: bytes) -> str:
     """One folder per gc epoch, so that gc lists only what is new since it last looked."""
     return f"{uuid}/{epoch:08x}/{uid.hex()}.arrow"
+
+
+def epoch_folder(uuid: str, epoch: int) -> str:
+    """Where the files of one gc epoch are."""
+    return f"{uuid}/{epoch:08x}"
+
+
+def parse_epoch_folder(name: str) -> int | None:
+    """The gc epoch whose files are in a folder with this name, right below a topic's; None if it is another folder."""
+    return int(name, 16) if _EPOCH.fullmatch(name) else None
+
+
+def id_with_ledger(id: bytes, ledger: int) -> bytes:
+    """The id of a file that a rewritten ledger consists of: who finds the file can ask that ledger whether it needs
+    it."""
+    return id[:_RANDOM] + ledger.to_bytes(len(id) - _RANDOM)
+
+
+def ledger_in_id(id: bytes) -> int:
+    """The ledger in such an id. Of another file it is any number, hardly ever one that a ledger has."""
+    return int.from_bytes(id[_RANDOM:])
 
 
 def parse_staged_file(uuid: str, path: str) -> tuple[int, bytes] | None:

@@ -10,11 +10,13 @@ import contextlib
 import errno
 import mmap
 import os
+import shutil
 import stat
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -24,6 +26,7 @@ import pyarrow.fs
 
 from pyspark_ledger.errors import CorruptData, InvalidInput, LedgerError, Unavailable, disk_error, disk_errors
 
+_DELETING_THREADS = 16  # of an object store, where most of the time is spent waiting
 _PROOF = b"pyspark-ledger can write here\n"
 
 
@@ -81,7 +84,7 @@ class Storage(ABC):
         return False
 
     def remove_folder(self, name: str) -> None:  # noqa: B027
-        """Removes a folder right below the root that was made for nothing. One that has files stays."""
+        """Removes a folder below the root that is empty. One that has files stays."""
 
     @abstractmethod
     def create(self, path: str) -> Sink:
@@ -102,8 +105,25 @@ class Storage(ABC):
     def list(self, folder: str) -> Iterator[str]:
         """Every file below a folder, nothing if the folder is not there."""
 
+    def folders(self, folder: str) -> Sequence[str]:
+        """The names of the folders right below a folder, in order; none if the folder is not there."""
+        below = (path[len(folder) + 1 :] for path in self.list(folder))
+        return sorted({path.partition("/")[0] for path in below if "/" in path})
+
     @abstractmethod
     def delete(self, path: str) -> None: ...
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        """Deletes files, those that are there. If it fails, some of them may be gone."""
+        for path in paths:
+            self.delete(path)
+
+    def delete_folder(self, folder: str) -> None:
+        """Deletes a folder below the root with everything in it, if it is there."""
+        self.delete_many(tuple(self.list(folder)))
+        for below in sorted(self.folders(folder), reverse=True):
+            self.remove_folder(f"{folder}/{below}")
+        self.remove_folder(folder)
 
     def write(self, path: str, data: bytes | pa.Buffer) -> None:
         """A whole file at once; durable when it returns."""
@@ -245,10 +265,24 @@ class LocalStorage(Storage):
             for name in names:
                 yield (Path(parent) / name).relative_to(self._root).as_posix()
 
+    def folders(self, folder: str) -> Sequence[str]:
+        full = self._root / folder
+        with disk_errors("list", full):
+            try:
+                return sorted(entry.name for entry in os.scandir(full) if entry.is_dir())
+            except FileNotFoundError:
+                return []
+
     def delete(self, path: str) -> None:
         full = self._root / path
         with disk_errors("delete", full):
             full.unlink(missing_ok=True)
+
+    def delete_folder(self, folder: str) -> None:
+        self._known_folders.clear()
+        full = self._root / folder
+        with disk_errors("delete", full), contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(full)
 
     def replace(self, path: str, data: bytes, temporary: str) -> None:
         full = self._root / path
@@ -437,9 +471,26 @@ class ObjectStorage(Storage):
             if info.type == pa.fs.FileType.File:
                 yield info.path[len(self._root) + 1 :]
 
+    def folders(self, folder: str) -> Sequence[str]:
+        selector = pa.fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
+        with _store_errors("list", self.where(folder)):
+            found = self._fs.get_file_info(selector)
+        return sorted(info.base_name for info in found if info.type == pa.fs.FileType.Directory)
+
     def delete(self, path: str) -> None:
         with _store_errors("delete", self.where(path)), contextlib.suppress(FileNotFoundError):
             self._fs.delete_file(f"{self._root}/{path}")
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        """pyarrow deletes many objects in one request only if they are a whole folder: so here several at a time."""
+        with ThreadPoolExecutor(_DELETING_THREADS) as pool:
+            for _ in pool.map(self.delete, paths):
+                pass
+
+    def delete_folder(self, folder: str) -> None:
+        """Up to a thousand objects in one request."""
+        with _store_errors("delete", self.where(folder)), contextlib.suppress(FileNotFoundError):
+            self._fs.delete_dir(f"{self._root}/{folder}")
 
 
 class _ObjectSink(Sink):

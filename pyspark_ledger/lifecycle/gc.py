@@ -1,42 +1,49 @@
 """Garbage collection: deletes files of a topic that nothing names any more. Nothing else deletes files that others may
 know of (I12): a compaction that fails deletes only its own new files, and deleting a topic deletes all of them.
 
-A file carries the gc epoch in which it was staged. A commit, a seal or a compaction may name only files of the present
-epoch or the one before; anything older is refused. So a file of an earlier epoch that is unnamed stays unnamed, however
-late it was written.
+A file carries the gc epoch in which it was staged. A commit, a seal, a compaction or a rewriting may name only files of
+the present epoch or the one before; anything older is refused. So a file of an earlier epoch that is unnamed stays
+unnamed, however late it was written.
 
 An epoch is raised only when it has lasted for the *grace*, however often gc runs: a batch that takes less time is never
 refused. ZooKeeper's clock counts, because it is the same for everybody: the raise also sets a node, whose time is the
-epoch's birth.
+epoch's birth. Only a run that raises the epoch deletes, right before it raises it. A run that fails half way has raised
+nothing, so the next one does the same again.
 
-Files also become unnamed. Sealing a ledger replaces the open node of the index and the dedup snapshot; a compaction
-replaces a generation, which leaves the list of those that can be read two epochs later. Processes with an older head
-still read such files, and so would a ZooKeeper that is restored from a backup. So nothing is deleted that a head of the
-last grace named, or would have let somebody name: gc deletes only when the epoch has lasted for the grace, right before
-it raises it, and only what was unnamed already when the epoch began. ``Head.gc_kept`` says what was named then and may
-have been replaced since.
+What is deleted, in a run that ends epoch E:
 
-This reads all references of the topic, once in an epoch. A run that fails half way has raised nothing, so the next one
-does the same again.
+- Files of epoch E-2 that nothing names. Only commits, seals and the like of that epoch and the next one can have named
+  them, so only those are read: a run costs the same however long the log is.
+- What was replaced before epoch E began (``going``), and generations and ledgers that were given up before epoch E-1
+  began. Processes with an older head may have read them until then, and batches that were planned before.
+
+A file that was staged long after its epoch had ended is not found in this way. So every 30 epochs a *thorough* run
+compares all files with all references.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from pyspark_ledger.base import names
 from pyspark_ledger.errors import Conflict, CorruptData, OutcomeUnknown
+from pyspark_ledger.lifecycle import going
 from pyspark_ledger.log import generations as compacted
-from pyspark_ledger.log.index import Index, IndexRow
+from pyspark_ledger.log.index import Index
 from pyspark_ledger.log.log import Log, View
+from pyspark_ledger.log.trimmed import is_readable
 from pyspark_ledger.metadata.port import DedupKey, GcKey, Put, TransactionLost, Versioned
-from pyspark_ledger.metadata.records import Commit, DedupSnapshot, FileRef, GcEpoch, Head
+from pyspark_ledger.metadata.records import Commit, DedupSnapshot, EpochBirth, FileRef, GcEpoch, Going, Head
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+Progress = Callable[[str, int, int], None]  # what is done, how much of it, and of how much as far as is known
+_SHOWN_FILES = 10_000
 _Files = dict[bytes, int]  # id -> gc epoch: all that is kept in memory of each file
 
 
@@ -46,49 +53,95 @@ class Collected:
 
     Attributes:
         epoch: the topic's gc epoch after the run. A run raises it if it has lasted for a day; others delete nothing.
-        files: paths of the files, below the storage root.
+        files: paths of the files, below the storage root; of very many only the first 10,000.
+        deleted: how many files that were.
     """
 
     epoch: int
     files: tuple[str, ...]
+    deleted: int = 0
 
 
-def collect(log: Log, *, dry_run: bool = False) -> Collected:
+def collect(
+    log: Log, *, dry_run: bool = False, thorough: bool | None = None, progress: Progress = lambda *_: None
+) -> Collected:
     """One run of gc. It deletes something only if it can raise the epoch: once in a grace, however often it is called.
-    A file that was left behind is deleted by the third such run."""
+    A file that was left behind is deleted by the third such run. ``thorough`` compares all files with all references;
+    by default every 30th run does."""
     log.storage.check_marked()  # in the wrong place nothing can be found, and so nothing be judged
     log.check_not_set_back(log.refresh(sync=True).head)
-    files = _staged_files(log)
-    _check_not_rolled_back(log, files, dry_run=dry_run)  # before anything changes, or a refused run would wear it off
+    epochs = _epochs_with_files(log)
+    _check_not_rolled_back(log, epochs, dry_run=dry_run)  # before anything changes, or a refused run would wear it off
     view = log.view()
-    if not _is_old_enough(log, _epoch_node(log, mend=not dry_run)):
+    node = _epoch_node(log, mend=not dry_run)
+    if not _is_old_enough(log, node):
         return Collected(view.head.gc_epoch, ())
-    doomed = _unnamed(log, view, files)
+    deletion = _Deletion(log, dry_run, progress)
+    judged = _Judged.of(log, view.head, node.record, thorough)
+    try:
+        _delete_unnamed(log, view, judged, epochs, deletion)
+        _delete_replaced(log, view.head, deletion)
+        _delete_old_generations(log, view.head, deletion)
+        _delete_given_up(log, view.head, deletion)
+    except CorruptData:
+        _check_not_overtaken(log, view)
+        raise
     if not dry_run:
-        for path in doomed:
-            log.storage.delete(path)
+        _remove_empty_folders(log, epochs, judged, view.head)
         view = _raise_epoch(log, view.head.gc_epoch)
-        logger.info("gc topic=%s epoch=%d deleted=%d", view.head.name, view.head.gc_epoch, len(doomed))
-    return Collected(view.head.gc_epoch, tuple(doomed))
+        logger.info("gc topic=%s epoch=%d deleted=%d", view.head.name, view.head.gc_epoch, deletion.count)
+    return Collected(view.head.gc_epoch, tuple(deletion.shown), deletion.count)
 
 
-def _staged_files(log: Log) -> _Files:
-    paths = log.storage.list(names.topic_folder(log.topic.uuid))
-    found = (names.parse_staged_file(log.topic.uuid, path) for path in paths)
-    return {file[1]: file[0] for file in found if file is not None}
+class _Deletion:
+    """Deletes files, many at a time, and counts them."""
 
+    def __init__(self, log: Log, dry_run: bool, progress: Progress) -> None:
+        self._log, self._dry_run, self._progress = log, dry_run, progress
+        self.count = 0
+        self.shown: list[str] = []
 
-def _check_not_rolled_back(log: Log, files: _Files, *, dry_run: bool) -> None:
-    uid = max(files, key=files.__getitem__, default=b"")
-    if not uid or files[uid] <= log.view().head.gc_epoch:
-        return
-    head = log.refresh(sync=True).head  # perhaps the epoch was raised, and the file staged, while we listed the files
-    if files[uid] > head.gc_epoch:
-        where = log.storage.where(names.staged_file(head.uuid, files[uid], uid))
-        raise log.later_epoch(where, files[uid], head, note=not dry_run)
+    def of(self, files: Iterable[FileRef]) -> None:
+        """All of them are deleted when this returns."""
+        self.paths([names.staged_file(self._log.topic.uuid, file.epoch, file.uid) for file in files])
+
+    def paths(self, paths: list[str]) -> None:
+        size = self._log.limits.deletes_at_once
+        for start in range(0, len(paths), size):
+            some = paths[start : start + size]
+            if not self._dry_run:
+                self._log.storage.delete_many(some)
+            self.count += len(some)
+            self.shown += some[: max(0, _SHOWN_FILES - len(self.shown))]
+            self._progress("deleting", self.count, 0)
 
 
 # -- epochs ---------------------------------------------------------------------------------------------------------
+
+
+def _epochs_with_files(log: Log) -> list[int]:
+    """The epochs that have a folder, in order."""
+    found = map(names.parse_epoch_folder, log.storage.folders(names.topic_folder(log.topic.uuid)))
+    return sorted(epoch for epoch in found if epoch is not None)
+
+
+def _files_of(log: Log, epoch: int) -> Iterator[tuple[bytes, str]]:
+    """Id and path of each file that was staged in an epoch."""
+    for path in log.storage.list(names.epoch_folder(log.topic.uuid, epoch)):
+        parsed = names.parse_staged_file(log.topic.uuid, path)
+        if parsed is not None:
+            yield parsed[1], path
+
+
+def _check_not_rolled_back(log: Log, epochs: list[int], *, dry_run: bool) -> None:
+    later = [epoch for epoch in epochs if epoch > log.view().head.gc_epoch]
+    if not later:
+        return
+    head = log.refresh(sync=True).head  # perhaps the epoch was raised, and the file staged, while we listed the folders
+    for epoch in reversed(later):
+        found = next(_files_of(log, epoch), None) if epoch > head.gc_epoch else None
+        if found is not None:
+            raise log.later_epoch(log.storage.where(found[1]), epoch, head, note=not dry_run)
 
 
 def _is_old_enough(log: Log, node: Versioned[GcEpoch]) -> bool:
@@ -117,23 +170,54 @@ def _raise_epoch(log: Log, epoch: int) -> View:
     """Raises the epoch, unless somebody else has. In every try the node's age is judged anew, at the version that the
     same transaction replaces."""
     node = _read_epoch_node(log)
-    lists: dict[FileRef | None, FileRef | None] = {}  # each is staged once, however often the raise is tried
+    begins_at = 0
+    staged: dict[object, FileRef | None] = {}  # each list is staged once, however often the raise is tried
+
+    def once(rows: object, stage: Callable[[], FileRef | None]) -> FileRef | None:
+        if rows not in staged:
+            staged[rows] = stage()
+        return staged[rows]
 
     def raised(head: Head) -> Head | None:
-        nonlocal node
+        nonlocal node, begins_at
         node = _read_epoch_node(log)
         if head.gc_epoch != epoch or not _is_old_enough(log, node):
             return None
         log.check_not_set_back(head)
-        if head.replaced not in lists:
-            lists[head.replaced] = _without_old_generations(log, head)
-        after = replace(head, gc_epoch=epoch + 1, replaced=lists[head.replaced])
+        begins_at = head.ledger_first_commit
+        old = compacted.fetch_replaced(log.files, head.replaced)
+        new = [each for each in old if compacted.is_readable(each, head)]
+        list_of_generations = head.replaced
+        if new != old:
+            list_of_generations = once(tuple(new), lambda: compacted.stage_replaced(log.files, new, epoch))
+        after = replace(
+            head,
+            gc_epoch=epoch + 1,
+            replaced=list_of_generations,
+            pending=tuple(pending for pending in head.pending if is_readable(pending, head)),
+        )
+        before = going.fetch(log.files, head)
+        left = [each for each in before if not going.is_due(each, head)]
+        # A list of what is going is itself replaced so soon that it is found among the unnamed files of its epoch.
+        named = (*_replaceable(log, after), head.going)
+        left += [Going(f, epoch) for f in head.gc_kept if f not in named and not _is_node_of_index(log, head, f)]
+        if left != before:
+            after = replace(after, going=once(("going", *left), lambda: going.stage(log.files, left, epoch)))
         return replace(after, gc_kept=_replaceable(log, after))
 
     def born() -> list[Put]:
-        return [Put(GcKey(log.topic.uuid), GcEpoch(epoch + 1), node.version)]
+        return [Put(GcKey(log.topic.uuid), _next_epoch(node.record, epoch, begins_at), node.version)]
 
     return log.change_head(raised, "raising the gc epoch", born)
+
+
+def _next_epoch(before: GcEpoch, epoch: int, first_commit: int) -> GcEpoch:
+    """The epoch after this one. Everything before the last but one is judged by now."""
+    floor = epoch - 1
+    births = [*before.births, EpochBirth(epoch + 1, first_commit)]
+    while len(births) > 1 and births[1].epoch <= floor:
+        births.pop(0)
+    return GcEpoch(epoch + 1, max(0, floor), tuple(births))
 
 
 def _replaceable(log: Log, head: Head) -> tuple[FileRef, ...]:
@@ -143,33 +227,63 @@ def _replaceable(log: Log, head: Head) -> tuple[FileRef, ...]:
     return replaceable(head, dedup.record if dedup is not None else None)
 
 
+def _is_node_of_index(log: Log, head: Head, file: FileRef) -> bool:
+    """Whether a file that was on the right edge of the index is in it now: a node that is full."""
+    index = Index(log.files, head.index)
+    first = index.first_ledger_in(file)
+    return first is not None and file in index.path(first)
+
+
 def replaceable(head: Head, dedup: DedupSnapshot | None) -> tuple[FileRef, ...]:
     """The files that a head and a dedup snapshot name, and may be replaced by others."""
     files = (dedup.producers_file, dedup.evicted_file) if dedup is not None else ()
-    return (*head.index, *(file for file in (*files, head.replaced) if file is not None))
-
-
-def _without_old_generations(log: Log, head: Head) -> FileRef | None:
-    """The list without the generations that were replaced before the present epoch, which now ends."""
-    replaced = compacted.fetch_replaced(log.files, head.replaced)
-    kept = [each for each in replaced if each.epoch >= head.gc_epoch]
-    return head.replaced if kept == replaced else compacted.stage_replaced(log.files, kept, head.gc_epoch)
+    return (*head.index, *(file for file in (*files, head.replaced, head.going) if file is not None))
 
 
 # -- what nothing names ---------------------------------------------------------------------------------------------
 
 
-def _unnamed(log: Log, view: View, files: _Files) -> list[str]:
-    """The paths of all files that cannot be named any more, and were not when the epoch began."""
-    left = {uid: epoch for uid, epoch in files.items() if epoch < view.head.gc_epoch - 1}
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """Which files are judged: those of epochs from ``floor`` on that cannot be named any more. No commit before
+    ``first_commit`` can have named one of them."""
+
+    floor: int
+    first_commit: int
+
+    @classmethod
+    def of(cls, log: Log, head: Head, node: GcEpoch, thorough: bool | None) -> _Judged:
+        if thorough is None:
+            turn = int(head.uuid[:8], 16) if head.uuid else 0  # not all topics on the same day
+            thorough = (head.gc_epoch + turn) % log.limits.gc_thorough_epochs == 0
+        known = [birth.commit for birth in node.births if birth.epoch <= node.floor]
+        return cls(0, 0) if thorough or not known else cls(node.floor, known[-1])
+
+    def covers(self, epoch: int, head: Head) -> bool:
+        return self.floor <= epoch < head.gc_epoch - 1
+
+
+def _delete_unnamed(log: Log, view: View, judged: _Judged, epochs: list[int], deletion: _Deletion) -> None:
+    """Files that cannot be named any more, and were not when the epoch began."""
+    left: _Files = {}
+    for epoch in epochs:
+        if judged.covers(epoch, view.head):
+            left |= {uid: epoch for uid, _ in _files_of(log, epoch)}
     if left:
-        try:
-            for file in _references(log, view):
+        for file in references(log, view, judged.floor, judged.first_commit):
+            left.pop(file.uid, None)
+        for ledger in {names.ledger_in_id(uid) for uid in left}:
+            for file in _named_by_ledger(log, view, ledger):
                 left.pop(file.uid, None)
-        except CorruptData:
-            _check_not_overtaken(log, view)
-            raise
-    return sorted(names.staged_file(log.topic.uuid, epoch, uid) for uid, epoch in left.items())
+    deletion.paths(sorted(names.staged_file(log.topic.uuid, epoch, uid) for uid, epoch in left.items()))
+
+
+def _remove_empty_folders(log: Log, epochs: list[int], judged: _Judged, head: Head) -> None:
+    """Of epochs in which nobody stages any more; one that has files stays."""
+    given_up = any(not is_readable(pending, head) for pending in head.pending)
+    for epoch in epochs:
+        if judged.covers(epoch, head) or (given_up and epoch < head.gc_epoch - 1):
+            log.storage.remove_folder(names.epoch_folder(log.topic.uuid, epoch))
 
 
 def _check_not_overtaken(log: Log, view: View) -> None:
@@ -179,50 +293,104 @@ def _check_not_overtaken(log: Log, view: View) -> None:
     if now > view.head.gc_epoch:
         raise Conflict(
             f"topic '{log.topic.name}': another gc has raised the gc epoch from {view.head.gc_epoch} to {now} "
-            "meanwhile, and deleted what this one was still reading. This one has deleted nothing: run it again"
+            "meanwhile, and deleted what this one was still reading. This one has deleted nothing that is needed: run "
+            "it again"
         )
 
 
-def _references(log: Log, view: View) -> Iterator[FileRef]:
-    """Every file that is named, or was when the epoch began."""
-    yield from _named_by_the_log(log, view)
+def references(log: Log, view: View, floor: int = 0, first_commit: int = 0) -> Iterator[FileRef]:
+    """Every file that is named, or was when the epoch began; of those that were staged in epochs from ``floor`` on, and
+    are named by commits from ``first_commit`` on. Of rewritten ledgers before that, only what is going."""
+    yield from _named_by_the_log(log, view, first_commit)
     yield from (*_replaceable(log, view.head), *view.head.gc_kept)
-    for generation in compacted.kept(log.files, view.head):
-        yield generation.manifest
-        yield from compacted.files_of(log.files, generation.manifest)
+    for each in going.fetch(log.files, view.head):
+        yield each.file
+        if each.leaf_of is not None:
+            yield from _named_by_leaf(log, each.file)
+    generations = [view.head.generation] if view.head.generation is not None else []
+    generations += [each.generation for each in compacted.fetch_replaced(log.files, view.head.replaced)]
+    for generation in generations:
+        if generation.manifest.epoch >= floor:
+            yield generation.manifest
+            yield from _if_there(compacted.files_of, log.files, generation.manifest)
 
 
-def _named_by_the_log(log: Log, view: View) -> Iterator[FileRef]:
-    index = Index(log.files, view.head.index)
-    first = _first_needed(index, view.head)
-    yield from index.references(first)
-    if first < view.head.ledger_first_commit:
-        for leaf in index.leaves(lambda row: row.first_commit, first):
-            for commit in _commits_of(index, leaf, view.head):
-                yield from _named_by(log, commit)
+def _named_by_the_log(log: Log, view: View, first_commit: int) -> Iterator[FileRef]:
+    index = log.index(view, planned=True)
+    yield from index.references(first_commit)
+    if first_commit < view.head.ledger_first_commit:
+        for leaf in index.leaves(lambda row: row.first_commit, first_commit):
+            for commit in index.commits(leaf):
+                yield from named_by(log, commit)
     for commit in view.open_commits:
-        yield from _named_by(log, commit)
+        yield from named_by(log, commit)
 
 
-def _named_by(log: Log, commit: Commit) -> Iterator[FileRef]:
+def named_by(log: Log, commit: Commit) -> Iterator[FileRef]:
     yield from (file for file in (commit.entries_file, commit.highest_file) if file is not None)
     yield from (entry.file for entry in log.entries(commit))
 
 
-def _first_needed(index: Index, head: Head) -> int:
-    """The first commit whose files are needed. Ledgers that were given up need theirs as long as they are pending, for
-    batches that were planned before."""
-    if head.trim is None:
-        return 0
-    ledger = min((pending.first for pending in head.pending), default=head.trim.position.ledger)
-    leaf = next((leaf for leaf in index.leaves(lambda row: row.ledger, ledger) if leaf.ledger >= ledger), None)
-    return head.ledger_first_commit if leaf is None else leaf.first_commit
+def _named_by_leaf(log: Log, leaf: FileRef) -> list[FileRef]:
+    """The files that the commits of a leaf name; none if the leaf is gone already, and so they are too."""
+    commits = _if_there(Index(log.files, ()).commits_in, leaf)
+    return [file for commit in commits for file in _if_there(named_by, log, commit)]
 
 
-def _commits_of(index: Index, leaf: IndexRow, head: Head) -> list[Commit]:
+def _named_by_ledger(log: Log, view: View, ledger: int) -> list[FileRef]:
+    """The files that a sealed ledger consists of now, and those on the way to it."""
+    if ledger >= view.head.ledger:
+        return []
+    index = log.index(view, planned=True)
+    leaf = index.leaf(ledger)
+    return [] if leaf is None else [*index.path(ledger), *_named_by_leaf(log, leaf.file)]
+
+
+# -- what was named -------------------------------------------------------------------------------------------------
+
+
+def _delete_replaced(log: Log, head: Head, deletion: _Deletion) -> None:
+    """What was replaced before the epoch began. A leaf goes after the files that its ledger does not need any more."""
+    replaced = going.fetch(log.files, head)
+    kept: dict[int, set[bytes]] = {}  # by ledger: the ids of files that are still needed
+    for each in replaced:
+        if each.leaf_of is not None and each.leaf_of not in kept:
+            needed = _named_by_ledger(log, log.view(), each.leaf_of)
+            for other in replaced:
+                if other.leaf_of == each.leaf_of and not going.is_due(other, head):
+                    needed += _named_by_leaf(log, other.file)
+            kept[each.leaf_of] = {file.uid for file in needed}
+    for each in replaced:
+        if going.is_due(each, head):
+            if each.leaf_of is not None:
+                named = _named_by_leaf(log, each.file)
+                deletion.of(file for file in named if file.uid not in kept[each.leaf_of])
+            deletion.of([each.file])
+
+
+def _delete_old_generations(log: Log, head: Head, deletion: _Deletion) -> None:
+    for each in compacted.fetch_replaced(log.files, head.replaced):
+        if not compacted.is_readable(each, head):
+            manifest = each.generation.manifest
+            deletion.of(_if_there(compacted.files_of, log.files, manifest))
+            deletion.of([manifest])
+
+
+def _delete_given_up(log: Log, head: Head, deletion: _Deletion) -> None:
+    """Ledger by ledger, the leaf last: if this ends half way, the next run finds what is left."""
+    for pending in head.pending:
+        if not is_readable(pending, head):
+            for row in Index(log.files, head.index).given_up(pending.first, pending.end):
+                if row.level == 0:
+                    deletion.of(_named_by_leaf(log, row.file))
+                deletion.of([row.file])
+
+
+def _if_there(fetch: Callable[..., Iterable[T]], *of: object) -> list[T]:
+    """Nothing if a file is missing: within what is being deleted that means that it is done."""
     try:
-        return index.commits(leaf)
-    except CorruptData:
-        if head.trim is None or leaf.ledger >= head.trim.position.ledger:
+        return list(fetch(*of))
+    except CorruptData as error:
+        if error.code != "LEDGER_FILE_MISSING":
             raise
-        return []  # its ledger was given up, and its files are deleted already, the leaf last
+        return []

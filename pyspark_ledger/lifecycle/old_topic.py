@@ -8,7 +8,7 @@ by this one: an upgrade changes the form, not the meaning.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from pyspark_ledger.base.clock import Clock
 from pyspark_ledger.base.limits import Limits
@@ -21,7 +21,7 @@ from pyspark_ledger.log import generations
 from pyspark_ledger.log.index import Index, stage_leaf
 from pyspark_ledger.log.topics import nodes_of
 from pyspark_ledger.metadata.port import Op
-from pyspark_ledger.metadata.records import Commit, DedupSnapshot, FileRef, Head, Replaced
+from pyspark_ledger.metadata.records import Commit, DedupSnapshot, FileRef, Head, Policies, Replaced
 from pyspark_ledger.zk_metadata.format1 import OldHead
 
 
@@ -66,7 +66,7 @@ class OldTopic:
             leaf = stage_leaf(self.files, list(self.commits), old.gc_epoch)
             index = Index(self.files, index).extended(leaf, old.gc_epoch, limits.index_fanout)
             dedup = self.producers.snapshot(self.files, Position(old.ledger, old.next_entry, 0), old.gc_epoch)
-        return nodes_of(self._new_head(index, clock), old.policies, dedup)
+        return nodes_of(self._new_head(index, clock), Policies(**asdict(old.policies)), dedup)
 
     def _new_head(self, index: tuple[FileRef, ...], clock: Clock) -> Head:
         old, is_sealed = self.head, bool(self.commits)

@@ -85,8 +85,14 @@ def numbered(log: Log, view: View, number: int) -> Generation:
 
 def kept(files: TopicFiles, head: Head) -> list[Generation]:
     """All generations that can be read, oldest first."""
-    before = [replaced.generation for replaced in fetch_replaced(files, head.replaced)]
+    before = [each.generation for each in fetch_replaced(files, head.replaced) if is_readable(each, head)]
     return before if head.generation is None else [*before, head.generation]
+
+
+def is_readable(replaced: Replaced, head: Head) -> bool:
+    """Whether the files of a generation that was replaced are surely there: in the gc epoch in which that was, and in
+    the next one, which lasts for the grace."""
+    return replaced.epoch >= head.gc_epoch - 1
 
 
 def fetch_replaced(files: TopicFiles, list_file: FileRef | None) -> list[Replaced]:

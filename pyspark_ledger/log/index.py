@@ -8,10 +8,11 @@ node of each level that still has room. Sealing a ledger writes one leaf and, al
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 
+from pyspark_ledger.errors import CorruptData
 from pyspark_ledger.files.topicfiles import RowCodec, TopicFiles
 from pyspark_ledger.metadata.records import Commit, FileRef
 
@@ -26,6 +27,10 @@ class IndexRow:
     publish_ms: int
     records_before: int
     file: FileRef
+    bytes_before: int = -1  # -1: of a file from before this was noted
+
+
+_NO_LEDGER = 1 << 62  # comes after all that there are
 
 
 # Made when they are first needed: tasks import this module and never read an index.
@@ -40,39 +45,101 @@ def _index_rows() -> RowCodec[IndexRow]:
 
 
 class Index:
-    """The sealed part of a topic, as of one head."""
+    """The sealed part of a topic, as of one head. Ledgers before ``first`` were given up: no walk touches what is left
+    of them, because their files may be gone."""
 
-    def __init__(self, files: TopicFiles, spine: tuple[FileRef, ...]) -> None:
+    def __init__(self, files: TopicFiles, spine: tuple[FileRef, ...], first: int = 0) -> None:
         self._files = files
         self._spine = spine
+        self._first = first
+
+    @property
+    def _top(self) -> list[IndexRow]:
+        return [row for ref in reversed(self._spine) for row in self._rows(ref)]
 
     def leaves(self, key: Callable[[IndexRow], int], value: int) -> Iterator[IndexRow]:
         """From the last leaf whose ``key`` is <= value (or the first leaf) to the end, in order."""
-        rows = [row for ref in reversed(self._spine) for row in self._rows(ref)]
-        yield from self._walk(rows, key, value)
+        for leaf in self._walk(self._top, key, value):
+            if leaf.ledger >= self._first:
+                yield leaf
+
+    def leaf(self, ledger: int) -> IndexRow | None:
+        """The leaf of one ledger; None if the ledger is not sealed, or was given up."""
+        found = next(self.leaves(lambda row: row.ledger, ledger), None)
+        return found if found is not None and found.ledger == ledger else None
+
+    def path(self, ledger: int) -> list[FileRef]:
+        """The files on the way to a ledger, its leaf last."""
+        files, rows = [], self._top
+        while rows:
+            row = rows[max(0, bisect_right(rows, ledger, key=lambda row: row.ledger) - 1)]
+            files.append(row.file)
+            rows = self._rows(row.file) if row.level else []
+        return [*self._spine, *files]
+
+    def first_ledger_in(self, node: FileRef) -> int | None:
+        """The first ledger below a node; None if the file is none."""
+        columns = self._files.fetch_table(node).schema.names
+        return self._rows(node)[0].ledger if {"level", "first_commit"} <= set(columns) else None
+
+    def bytes_before(self, row: IndexRow) -> int:
+        """Bytes of the topic before a leaf or node. In files from before it was noted there, from the first commit."""
+        while row.bytes_before < 0 and row.level:
+            row = self._rows(row.file)[0]
+        return row.bytes_before if row.bytes_before >= 0 else self.commits(row)[0].bytes_before
 
     def commits(self, leaf: IndexRow) -> list[Commit]:
-        return self._files.fetch_records(leaf.file, _commit_rows())
+        return self.commits_in(leaf.file)
+
+    def commits_in(self, leaf: FileRef) -> list[Commit]:
+        return self._files.fetch_records(leaf, _commit_rows())
 
     def references(self, first_commit: int) -> Iterator[FileRef]:
         """Every file of the tree that is on the way to this commit or a later one."""
         yield from self._spine
-        rows = [row for ref in reversed(self._spine) for row in self._rows(ref)]
-        yield from self._references(rows, first_commit)
+        yield from self._references(self._top, first_commit)
 
     def _references(self, rows: list[IndexRow], first_commit: int) -> Iterator[FileRef]:
-        for row in rows[max(0, bisect_right(rows, first_commit, key=lambda row: row.first_commit) - 1) :]:
-            yield row.file
+        for row in self._from(rows, lambda row: row.first_commit, first_commit):
             if row.level > 0:
+                yield row.file
                 yield from self._references(self._rows(row.file), first_commit)
+            elif row.ledger >= self._first:
+                yield row.file
+
+    def given_up(self, first: int, end: int) -> Iterator[IndexRow]:
+        """The leaves of the ledgers in [first, end), and each node right after the last leaf in it, if that is among
+        them: what remains of ledgers that were given up. What is gone already is left out."""
+        yield from self._given_up(self._top, first, end, _NO_LEDGER)
+
+    def _given_up(self, rows: list[IndexRow], first: int, end: int, after: int) -> Iterator[IndexRow]:
+        """``after`` is the ledger that comes after those in ``rows``."""
+        for row, following in zip(rows, _following(rows, after), strict=True):
+            if first < following and row.ledger < end:
+                if row.level > 0:
+                    yield from self._given_up(self._rows_if_there(row.file), first, end, following)
+                if first <= row.ledger if row.level == 0 else following <= end:
+                    yield row
+
+    def _rows_if_there(self, file: FileRef) -> list[IndexRow]:
+        try:
+            return self._rows(file)
+        except CorruptData as error:
+            if error.code != "LEDGER_FILE_MISSING":
+                raise
+            return []
 
     def _walk(self, rows: list[IndexRow], key: Callable[[IndexRow], int], value: int) -> Iterator[IndexRow]:
-        first = max(0, bisect_right(rows, value, key=key) - 1)
-        for row in rows[first:]:
+        for row in self._from(rows, key, value):
             if row.level == 0:
                 yield row
             else:
                 yield from self._walk(self._rows(row.file), key, value)
+
+    def _from(self, rows: list[IndexRow], key: Callable[[IndexRow], int], value: int) -> list[IndexRow]:
+        """From the last row whose ``key`` is <= value, and not before the first ledger that is there."""
+        asked, there = bisect_right(rows, value, key=key), bisect_right(rows, self._first, key=lambda row: row.ledger)
+        return rows[max(0, asked - 1, there - 1) :]
 
     def _rows(self, ref: FileRef) -> list[IndexRow]:
         return self._files.fetch_records(ref, _index_rows())
@@ -89,19 +156,48 @@ class Index:
         rows = self._rows(spine[level])
         if len(rows) < fanout:
             return (*spine[:level], self._stage([*rows, row], epoch), *spine[level + 1 :])
-        first = rows[0]
-        full = IndexRow(
-            level + 1, first.ledger, first.first_commit, first.publish_ms, first.records_before, spine[level]
-        )
+        full = replace(rows[0], level=level + 1, file=spine[level])
         taller = self._extend(spine, level + 1, full, epoch, fanout)
         return (*taller[:level], self._stage([row], epoch), *taller[level + 1 :])
+
+    def replaced(self, leaves: Mapping[int, IndexRow], epoch: int) -> tuple[tuple[FileRef, ...], list[FileRef]]:
+        """Stages the nodes of a tree that has other leaves for some ledgers. Returns its spine, and the nodes of this
+        tree that it does not have any more."""
+        gone: list[FileRef] = []
+        spine: list[FileRef] = []
+        after = _NO_LEDGER
+        for ref in self._spine:
+            spine.append(self._replaced(ref, leaves, after, epoch, gone))
+            after = self._rows(ref)[0].ledger
+        return tuple(spine), gone
+
+    def _replaced(
+        self, ref: FileRef, leaves: Mapping[int, IndexRow], after: int, epoch: int, gone: list[FileRef]
+    ) -> FileRef:
+        """The node with these leaves below it; the same one if none of them is."""
+        rows, changed = self._rows(ref), []
+        for row, following in zip(rows, _following(rows, after), strict=True):
+            if row.level == 0:
+                row = leaves.get(row.ledger, row)
+            elif any(row.ledger <= ledger < following for ledger in leaves):
+                row = replace(row, file=self._replaced(row.file, leaves, following, epoch, gone))
+            changed.append(row)
+        if changed == rows:
+            return ref
+        gone.append(ref)
+        return self._stage(changed, epoch)
 
     def _stage(self, rows: list[IndexRow], epoch: int) -> FileRef:
         stored = _index_rows()
         return self._files.stage([stored.dump(row) for row in rows], stored.schema, epoch)
 
 
+def _following(rows: list[IndexRow], after: int) -> list[int]:
+    """For each row, the first ledger of the next one."""
+    return [*(row.ledger for row in rows[1:]), after]
+
+
 def stage_leaf(files: TopicFiles, commits: list[Commit], epoch: int) -> IndexRow:
     first, rows = commits[0], _commit_rows()
     file = files.stage([rows.dump(commit) for commit in commits], rows.schema, epoch)
-    return IndexRow(0, first.ledger, first.number, first.publish_ms, first.records_before, file)
+    return IndexRow(0, first.ledger, first.number, first.publish_ms, first.records_before, file, first.bytes_before)

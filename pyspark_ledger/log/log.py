@@ -28,6 +28,7 @@ from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.files.topicfiles import TopicFiles
 from pyspark_ledger.log import rollback
 from pyspark_ledger.log.index import Index
+from pyspark_ledger.log.trimmed import first_ledger
 from pyspark_ledger.metadata.port import (
     Check,
     CommitKey,
@@ -345,7 +346,7 @@ class Log:
         first one after it; None if there is none yet."""
         head = view.head
         if number < head.ledger_first_commit:
-            index = Index(self.files, head.index)
+            index = self.index(view)
             for leaf in index.leaves(lambda row: row.first_commit, number):
                 commits = index.commits(leaf)
                 if number < leaf.first_commit + len(commits):
@@ -353,22 +354,27 @@ class Log:
         at = max(0, number - head.ledger_first_commit)
         return view.open_commits[at] if at < len(view.open_commits) else None
 
-    def commits_from(self, view: View, position: Position) -> Iterator[Commit]:
-        """Every commit that ends after a position, in order."""
+    def index(self, view: View, *, planned: bool = False) -> Index:
+        """The sealed ledgers of the log. ``planned``: also those that were given up not long ago, for a batch that was
+        planned before."""
+        return Index(self.files, view.head.index, first_ledger(view.head, planned=planned))
+
+    def commits_from(self, view: View, position: Position, *, planned: bool = False) -> Iterator[Commit]:
+        """Every commit that ends after a position and is still there, in order; ``planned`` as for :meth:`index`."""
         self.check_not_past_end(view, position)
         if position.ledger < view.head.ledger:
-            index = Index(self.files, view.head.index)
+            index = self.index(view, planned=planned)
             for leaf in index.leaves(lambda row: row.ledger, position.ledger):
                 yield from _ending_after(index.commits(leaf), position)
         yield from _ending_after(view.open_commits, position)
 
     def commit_at_ordinal(self, view: View, ordinal: int) -> Commit:
-        """The commit of the record that has ``ordinal`` records before it."""
+        """The commit of the record that has ``ordinal`` records before it; the first one if that is gone."""
         commits: Sequence[Commit] = view.open_commits
         if not commits or ordinal < commits[0].records_before:
-            index = Index(self.files, view.head.index)
+            index = self.index(view)
             commits = index.commits(next(index.leaves(lambda row: row.records_before, ordinal)))
-        return commits[bisect_right(commits, ordinal, key=lambda commit: commit.records_before) - 1]
+        return commits[max(0, bisect_right(commits, ordinal, key=lambda commit: commit.records_before) - 1)]
 
     def commit_at_time(self, view: View, publish_ms: int) -> Commit | None:
         """The first commit published at or after a time. Publish times never go back, so this is a search."""
@@ -378,7 +384,7 @@ class Log:
         return next((commit for commit in commits if commit.publish_ms >= publish_ms and commit.entry_count), None)
 
     def _commits_around_time(self, view: View, publish_ms: int) -> Iterator[Commit]:
-        index = Index(self.files, view.head.index)
+        index = self.index(view)
         # Commits of one millisecond may be in several ledgers: begin with the last ledger that starts earlier.
         for leaf in index.leaves(lambda row: row.publish_ms, publish_ms - 1):
             yield from index.commits(leaf)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from pyspark_ledger.base.position import EARLIEST, Position
+from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import DataLoss, InvalidInput
-from pyspark_ledger.log import scan
+from pyspark_ledger.log import scan, trimmed
 
 if TYPE_CHECKING:  # only for types: options are parsed where there is no log
     from pyspark_ledger.log.log import Log, View
@@ -68,7 +68,7 @@ PlaceLike = str | Position | datetime | Place  # what callers may give
 @dataclass(frozen=True, slots=True)
 class Settled:
     """The position of a cursor that was moved to a place. ``exact`` is False if the place was a position that has no
-    record (a masked row, or past the end): then this is the next position that has one, or the end."""
+    record (a masked row, past the end, or given up): then this is the next position that has one, or the end."""
 
     position: Position
     exact: bool
@@ -159,7 +159,8 @@ def _milliseconds(moment: datetime) -> int:
 
 def resolve(log: Log, view: View, given: PlaceLike) -> Position:
     """The position where a read starts or ends. A time means the first record published at or after it. A position past
-    the end is refused: if a reader was there before, records were lost, and it must know."""
+    the end is refused: if a reader was there before, records were lost, and it must know. Who reads from a position
+    that retention has given up is told so then: a compacted read may still find it."""
     place = parse(given)
     if place.publish_ms is not None:
         return at_time(log, view, place.publish_ms)
@@ -200,14 +201,14 @@ def settle(log: Log, view: View, given: PlaceLike) -> Settled:
         wanted = resolve(log, view, place)
     else:
         check_topic(log, place)
-        wanted = min(place.position, view.head.end)
+        wanted = max(min(place.position, view.head.end), earliest(view))
     settled = min(scan.position_at(log, view, scan.records_before(log, view, wanted)), view.head.end)
     return Settled(settled, exact=place.position in (None, settled))
 
 
 def earliest(view: View) -> Position:
     """The first position that can be read."""
-    return EARLIEST
+    return trimmed.begin(view.head)
 
 
 def at_time(log: Log, view: View, publish_ms: int) -> Position:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.files import mask
 from pyspark_ledger.files.entryfile import BATCH_ROWS
+from pyspark_ledger.log import trimmed
 from pyspark_ledger.log.slices import LogSlice, Slice
 
 if TYPE_CHECKING:  # only for types: options name places where there is no log
@@ -15,9 +16,12 @@ if TYPE_CHECKING:  # only for types: options name places where there is no log
     from pyspark_ledger.metadata.records import Commit
 
 
-def slices(log: Log, view: View, start: Position, end: Position) -> Iterator[LogSlice]:
-    """What lies in [start, end) of the log, in order. Lazy: a limited read loads only the index files it needs."""
-    for commit in log.commits_from(view, start):
+def slices(log: Log, view: View, start: Position, end: Position, *, planned: bool = False) -> Iterator[LogSlice]:
+    """What lies in [start, end) of the log, in order. Lazy: a limited read loads only the index files it needs.
+    ``planned``: for a batch that was planned before some ledgers were given up. DataLoss if the start is gone."""
+    if start < end and trimmed.is_gone(view.head, start, planned=planned):
+        raise trimmed.loss(view.head, start)
+    for commit in log.commits_from(view, start, planned=planned):
         if Position(commit.ledger, commit.first_entry, 0) >= end:
             return
         for number, entry in enumerate(log.entries(commit), commit.first_entry):
@@ -43,6 +47,7 @@ def count(log: Log, view: View, start: Position, end: Position) -> int:
 
 
 def records_before(log: Log, view: View, position: Position) -> int:
+    """Of a position that is gone: the records before the one where the log begins."""
     if position >= view.head.end:
         return view.head.records
     commit = next(log.commits_from(view, position), None)
@@ -66,7 +71,8 @@ def last_commit_before(log: Log, view: View, records: int) -> Commit | None:
 
 def position_at(log: Log, view: View, ordinal: int) -> Position:
     """The position of the record that has ``ordinal`` records before it; the end if there is none. The inverse of
-    records_before."""
+    records_before. Of a record that is gone: where the log begins."""
+    ordinal = max(ordinal, trimmed.records_before_begin(view.head))
     if ordinal >= view.head.records:
         return view.head.end
     commit = log.commit_at_ordinal(view, ordinal)

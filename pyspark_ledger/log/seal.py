@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.errors import LedgerError, OutcomeUnknown
 from pyspark_ledger.log.index import Index, stage_leaf
 from pyspark_ledger.log.log import Log, View, head_ops
@@ -26,6 +27,7 @@ from pyspark_ledger.metadata.port import (
     TipKey,
     TransactionLost,
 )
+from pyspark_ledger.metadata.records import Policies
 from pyspark_ledger.metadata.transactions import RolledBack
 
 logger = logging.getLogger(__name__)
@@ -35,12 +37,23 @@ def is_full(log: Log, view: View) -> bool:
     head, limits = view.head, log.limits
     if head.next_commit == head.ledger_first_commit:
         return False
-    commits = log.policies().record.snapshot_commits or limits.commits_per_ledger
+    policies = log.policies().record
     return (
-        head.next_commit - head.ledger_first_commit >= commits
-        or head.ledger_bytes >= limits.bytes_per_ledger
-        or log.now_ms() - head.ledger_opened_ms >= limits.ledger_age_ms
+        head.next_commit - head.ledger_first_commit >= (policies.snapshot_commits or limits.commits_per_ledger)
+        or head.ledger_bytes >= _most_bytes(policies, limits)
+        or log.now_ms() - head.ledger_opened_ms >= _longest_ms(policies, limits)
     )
+
+
+def _most_bytes(policies: Policies, limits: Limits) -> int:
+    """Retention gives up whole ledgers: so one is a small part of what the topic keeps."""
+    part = policies.retention_bytes // limits.retention_parts
+    return min(limits.bytes_per_ledger, max(1, part)) if policies.retention_bytes else limits.bytes_per_ledger
+
+
+def _longest_ms(policies: Policies, limits: Limits) -> int:
+    part = max(limits.retention_ledger_ms, policies.retention_ms // limits.retention_parts)
+    return min(limits.ledger_age_ms, part) if policies.retention_ms else limits.ledger_age_ms
 
 
 def seal(log: Log) -> View:

@@ -18,10 +18,20 @@ class ReadSource:
     """What a read reads: the log; with a generation, its records below its horizon and the log from there on.
 
     ``base`` is where the reader began: tombstones of the generation before it are left out, because the reader never
-    saw what they removed."""
+    saw what they removed. ``planned``: a batch that was planned before some ledgers were given up may still read them.
+    """
 
-    def __init__(self, log: Log, view: View, generation: Generation | None = None, base: Position = EARLIEST) -> None:
+    def __init__(
+        self,
+        log: Log,
+        view: View,
+        generation: Generation | None = None,
+        base: Position = EARLIEST,
+        *,
+        planned: bool = False,
+    ) -> None:
         self._log, self._view, self._generation, self._base = log, view, generation, base
+        self._planned = planned
         self._loaded: CompactedLedger | None = None
 
     def slices(self, start: Position, end: Position) -> Iterator[Slice]:
@@ -30,7 +40,7 @@ class ReadSource:
             yield from self._compacted.slices(start, end, self._base)
             start = self._generation.horizon
         if start < end:
-            yield from scan.slices(self._log, self._view, start, end)
+            yield from scan.slices(self._log, self._view, start, end, planned=self._planned)
 
     def advance(
         self, start: Position, end: Position, max_rows: int | None = None, max_bytes: int | None = None

@@ -202,6 +202,28 @@ class TokenBlockKey(Key[TokenBlock]):
 
 
 @dataclass(frozen=True, slots=True)
+class CondemnedsKey(Key[Marker]):
+    """Parent of every :class:`CondemnedKey`; always there."""
+
+
+@dataclass(frozen=True, slots=True)
+class CondemnedKey(Key[Deleted]):
+    """A topic that was deleted, and whose files are to be deleted: by its UUID."""
+
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainerKey(Key[Holder]):
+    """Who looks after the namespace; ephemeral, others stand by."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinksKey(Key[Marker]):
+    """Parent of every :class:`SinkKey`; always there."""
+
+
+@dataclass(frozen=True, slots=True)
 class SinkKey(Key[Marker]):
     """Parent of what is known of one Spark query as a sink."""
 
@@ -251,6 +273,10 @@ AnyKey = (
     | TokenGroupKey
     | TokenChunkKey
     | TokenBlockKey
+    | CondemnedsKey
+    | CondemnedKey
+    | MaintainerKey
+    | SinksKey
     | SinkKey
     | SinkTopicKey
     | OutboxKey
@@ -338,7 +364,8 @@ class Metadata(Protocol):
 
     def children(self, key: AnyKey) -> list[AnyKey]:
         """The keys below TopicsKey (topics), RootKey, PartKey, LedgerKey (commits), TokenGroupKey (chunks and blocks),
-        SinkKey (topics) or OutboxKey (entities), in order. Empty if the parent is not there."""
+        CondemnedsKey, SinksKey (queries), SinkKey (topics) or OutboxKey (entities), in order. Empty if the parent is
+        not there."""
         ...
 
     def transact(self, ops: Sequence[Op]) -> None:

@@ -93,12 +93,29 @@ class Policies:
         deduplication: whether sequence ids are checked; None: as the namespace says.
         snapshot_commits: commits in a ledger, and so between two snapshots of the dedup state; 0: the default.
         evict_producers_ms: producers that write nothing for longer are evicted; 0: never.
+        retention_ms: sealed ledgers whose last record is older are given up; 0: never.
+        retention_bytes: sealed ledgers are given up if so many bytes were written after them; 0: never.
+        backlog_bytes: a subscription may hold back so many bytes; 0: any number.
+        backlog_ms: a subscription may hold back records that are so old; 0: any age.
+        evict_backlog: whether a subscription that holds back more loses what retention would give up; else there is
+            only an alarm.
+        expire_subscriptions_ms: subscriptions that nobody uses for longer are deleted; 0: never.
+        compact_after_bytes: maintenance compacts the topic when so many bytes were written since; 0: never.
+        rewrite_below_bytes: maintenance rewrites ledgers whose files are smaller than this on average; 0: never.
     """
 
     # A node of its own, whose version every commit checks: none is judged by outdated policies.
     deduplication: bool | None = None
     snapshot_commits: int = 0
     evict_producers_ms: int = 0
+    retention_ms: int = 0
+    retention_bytes: int = 0
+    backlog_bytes: int = 0
+    backlog_ms: int = 0
+    evict_backlog: bool = False
+    expire_subscriptions_ms: int = 0
+    compact_after_bytes: int = 0
+    rewrite_below_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +148,9 @@ class Trim:
     position: Position
     commit: int  # number of the first commit that is left
     records: int
-    bytes: int
+    bytes: int  # as they were written: rewriting does not change this
+    tokens: int = 0  # the number of the first token that may be left
+    end: Position = EARLIEST  # after the last record that was given up: who is here or later has lost nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +161,17 @@ class PendingRange:
     first: int
     end: int
     epoch: int  # the gc epoch in which they were given up
+
+
+@dataclass(frozen=True, slots=True)
+class Going:
+    """A file that others have replaced, and that is kept for a while: for processes with an older head, and for a
+    ZooKeeper that is restored from a backup. A leaf of the index goes with the files that it names, except for those
+    that its ledger still needs."""
+
+    file: FileRef
+    epoch: int  # the gc epoch in which it was replaced
+    leaf_of: int | None = None  # the ledger, if the file is a leaf of the index
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +219,8 @@ class Head:
     token_base: int = 0  # the next token's number is this plus ``tokens``
     trim: Trim | None = None  # None: the log is there from its beginning
     pending: tuple[PendingRange, ...] = ()
+    going: FileRef | None = None  # a list of files that were replaced, and are kept for a while
+    terminated_ms: int = 0  # since when the topic takes no more appends; 0: it does
     set_back: SetBack | None = None  # nobody writes
     repaired: int = 0  # commits before this one may differ from what others have seen: they were told, or will be
 
@@ -278,6 +310,8 @@ class Cursor:
     past_revisions: tuple[PastRevision, ...] = ()  # the last ones, newest last
     void_below: int = 0  # batches of lower revisions that had not finished are discarded: they read nothing
     id: bytes = b""  # of this cursor: one that is deleted and made again has another
+    evicted: int = 0  # records that a backlog quota took from it, and that nobody was told of yet
+    lost: int = 0  # records that it has lost so far, to trimming and to quotas, and that its reader was told of
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +341,8 @@ class TokenGroup:
     spilled: bytes = b""  # chunks whose bitmaps are in nodes of their own
     consumed: int = 0
     operations: tuple[bytes, ...] = ()  # ids of the last consumptions that came with no append, newest last
+    began: Position = EARLIEST  # where the topic began when the group was made: it has never seen what was before
+    first_token: int = 0  # the number of the first token that may have been there then
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,10 +426,20 @@ class SinkTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochBirth:
+    """Where the log stood when a gc epoch began."""
+
+    epoch: int
+    commit: int  # the first one of the ledger that was open: no commit before it can name a file of this epoch
+
+
+@dataclass(frozen=True, slots=True)
 class GcEpoch:
     """The gc epoch; the node's time is when it began."""
 
     epoch: int
+    floor: int = 0  # files of epochs before this one were judged: what nothing names is gone, but for late ones
+    births: tuple[EpochBirth, ...] = ()  # of the epochs from there on, as far as they are known, oldest first
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ from pyspark_ledger.metadata.port import (
     Check,
     CommitKey,
     CompactorKey,
+    CondemnedKey,
+    CondemnedsKey,
     Create,
     CursorKey,
     DedupKey,
@@ -32,6 +34,7 @@ from pyspark_ledger.metadata.port import (
     HeadKey,
     Key,
     LedgerKey,
+    MaintainerKey,
     Metadata,
     NamespaceKey,
     Op,
@@ -47,6 +50,7 @@ from pyspark_ledger.metadata.port import (
     RootKey,
     SchemaKey,
     SinkKey,
+    SinksKey,
     SinkTopicKey,
     TipKey,
     TokenBlockKey,
@@ -232,7 +236,8 @@ class MemoryServer:
         self._clients: list[weakref.ref[MemoryMetadata]] = []
         self._ever_ephemeral: set[Key[Any]] = set()
         self.restored_at = 0  # what was before is a history that has ended
-        self._keys[TopicsKey()].add(0, Versioned(Marker(), 0))
+        for always in (TopicsKey(), CondemnedsKey(), SinksKey()):
+            self._keys[always].add(0, Versioned(Marker(), 0))
 
     def value(self, key: Key[Any], time: int) -> Value:
         history = self._keys.get(key)
@@ -574,11 +579,17 @@ def _parent(key: Key[Any]) -> Key[Any] | None:
             return PartKey(uuid, "tokens")
         case TokenChunkKey(uuid, group, _) | TokenBlockKey(uuid, group, _):
             return TokenGroupKey(uuid, group)
+        case CondemnedKey():
+            return CondemnedsKey()
+        case SinkKey():
+            return SinksKey()
         case SinkTopicKey(query, _):
             return SinkKey(query)
         case EntityKey(outbox, _):
             return OutboxKey(outbox)
-        case NamespaceKey() | TopicsKey() | DeletedKey() | RootKey() | SinkKey() | OutboxKey():
+        case NamespaceKey() | DeletedKey() | MaintainerKey() | RootKey() | OutboxKey():
+            return None
+        case TopicsKey() | CondemnedsKey() | SinksKey():
             return None
     raise TypeError(f"no parent is known for {key!r}")
 

@@ -54,7 +54,7 @@ from pyspark_ledger.metadata.port import (
     TopicKey,
     TopicsKey,
 )
-from pyspark_ledger.metadata.records import Commit, DedupSnapshot, FileRef, Generation, Namespace, Policies, Topic
+from pyspark_ledger.metadata.records import Commit, DedupSnapshot, FileRef, Generation, Namespace, Topic
 from pyspark_ledger.zk_metadata import codec, format1_pb2, mapping, paths
 from pyspark_ledger.zk_metadata.raw import NodeAt, Raw
 from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
@@ -105,6 +105,13 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
+class OldPolicies:
+    deduplication: bool | None = None
+    snapshot_commits: int = 0
+    evict_producers_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class OldHead:
     """The head as it was: with the policies, and with a list of the generations that are kept, oldest first."""
 
@@ -126,7 +133,7 @@ class OldHead:
     index: tuple[FileRef, ...]
     gc_kept: tuple[FileRef, ...]
     gc_kept_before: tuple[FileRef, ...]
-    policies: Policies
+    policies: OldPolicies
     generations: tuple[Generation, ...]
     tokens: int
 

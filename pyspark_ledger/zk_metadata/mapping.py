@@ -29,7 +29,7 @@ RENAMED = {
 }
 
 # Records with another name than their message, for the same reason.
-RENAMED_RECORDS = {"PastRevision": "Past"}
+RENAMED_RECORDS = {"PastRevision": "Past", "OldPolicies": "Policies"}
 
 # Flags that are stored as their opposite, so that nodes from before the field was added are read as True.
 INVERTED = {"Namespace.deduplication": "no_deduplication"}

@@ -43,6 +43,8 @@ from pyspark_ledger.metadata.port import (
     AnyKey,
     CommitKey,
     CompactorKey,
+    CondemnedKey,
+    CondemnedsKey,
     CursorKey,
     DedupKey,
     DeletedKey,
@@ -51,6 +53,7 @@ from pyspark_ledger.metadata.port import (
     HeadKey,
     Key,
     LedgerKey,
+    MaintainerKey,
     NamespaceKey,
     OutboxKey,
     OwnerKey,
@@ -62,6 +65,7 @@ from pyspark_ledger.metadata.port import (
     RootKey,
     SchemaKey,
     SinkKey,
+    SinksKey,
     SinkTopicKey,
     TipKey,
     TokenBlockKey,
@@ -77,9 +81,11 @@ CLOCK = "/clock"
 TOPICS = "/topics"
 DELETED = "/deleted"
 SINKS = "/sinks"
+CONDEMNED = "/condemned"
+MAINTAINER = "/maintainer"
 LOGS = "/logs"
 ENTITIES = "/entities"
-CONTAINERS = (CLOCK, TOPICS, DELETED, SINKS, LOGS, ENTITIES)
+CONTAINERS = (CLOCK, TOPICS, DELETED, CONDEMNED, SINKS, LOGS, ENTITIES)
 
 _NAME = "([^/]+)"
 _NUMBER = "([0-9]{1,18})"
@@ -91,6 +97,10 @@ _PATTERNS = tuple(
         (TOPICS, lambda: TopicsKey()),
         (f"{TOPICS}/{_NAME}", lambda name: TopicKey(unquote(name))),
         (f"{DELETED}/{_NAME}", lambda name: DeletedKey(unquote(name))),
+        (CONDEMNED, lambda: CondemnedsKey()),
+        (f"{CONDEMNED}/{_NAME}", lambda uuid: CondemnedKey(unquote(uuid))),
+        (MAINTAINER, lambda: MaintainerKey()),
+        (SINKS, lambda: SinksKey()),
         (f"{SINKS}/{_NAME}", lambda query: SinkKey(unquote(query))),
         (f"{SINKS}/{_NAME}/{_NAME}", lambda query, topic: SinkTopicKey(unquote(query), unquote(topic))),
         (_LOG, lambda uuid: RootKey(unquote(uuid))),
@@ -145,6 +155,10 @@ _PATHS: dict[type[Key[Any]], Callable[[Any], str]] = {
     TopicsKey: lambda key: TOPICS,
     TopicKey: lambda key: f"{TOPICS}/{segment(key.name)}",
     DeletedKey: lambda key: f"{DELETED}/{segment(key.name)}",
+    CondemnedsKey: lambda key: CONDEMNED,
+    CondemnedKey: lambda key: f"{CONDEMNED}/{segment(key.uuid)}",
+    MaintainerKey: lambda key: MAINTAINER,
+    SinksKey: lambda key: SINKS,
     SinkKey: lambda key: f"{SINKS}/{segment(key.query)}",
     SinkTopicKey: lambda key: f"{SINKS}/{segment(key.query)}/{segment(key.topic)}",
     RootKey: lambda key: _log(key.uuid),

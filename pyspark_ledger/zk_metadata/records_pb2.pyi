@@ -124,16 +124,32 @@ class Commit(_message.Message):
     def __init__(self, format: _Optional[int] = ..., number: _Optional[int] = ..., id: _Optional[bytes] = ..., ledger: _Optional[int] = ..., first_entry: _Optional[int] = ..., entry_count: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., records_before: _Optional[int] = ..., size_before: _Optional[int] = ..., publish_ms: _Optional[int] = ..., schema_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., entries_file: _Optional[_Union[FileRef, _Mapping]] = ..., producer: _Optional[str] = ..., query: _Optional[_Union[Name, _Mapping]] = ..., run: _Optional[_Union[Name, _Mapping]] = ..., sequence: _Optional[int] = ..., digest: _Optional[bytes] = ..., forget: bool = ..., sequence_column: _Optional[str] = ..., producer_column: _Optional[str] = ..., highest: _Optional[_Iterable[_Union[LongProperty, _Mapping]]] = ..., highest_file: _Optional[_Union[FileRef, _Mapping]] = ..., dropped: _Optional[int] = ..., mints: bool = ..., tokens_before: _Optional[int] = ..., previous: _Optional[bytes] = ...) -> None: ...
 
 class Policies(_message.Message):
-    __slots__ = ("format", "deduplication", "snapshot_commits", "evict_producers_ms")
+    __slots__ = ("format", "deduplication", "snapshot_commits", "evict_producers_ms", "retention_ms", "retention_bytes", "backlog_bytes", "backlog_ms", "evict_backlog", "expire_subscriptions_ms", "compact_after_bytes", "rewrite_below_bytes")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     DEDUPLICATION_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_COMMITS_FIELD_NUMBER: _ClassVar[int]
     EVICT_PRODUCERS_MS_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BACKLOG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BACKLOG_MS_FIELD_NUMBER: _ClassVar[int]
+    EVICT_BACKLOG_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_SUBSCRIPTIONS_MS_FIELD_NUMBER: _ClassVar[int]
+    COMPACT_AFTER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REWRITE_BELOW_BYTES_FIELD_NUMBER: _ClassVar[int]
     format: int
     deduplication: bool
     snapshot_commits: int
     evict_producers_ms: int
-    def __init__(self, format: _Optional[int] = ..., deduplication: bool = ..., snapshot_commits: _Optional[int] = ..., evict_producers_ms: _Optional[int] = ...) -> None: ...
+    retention_ms: int
+    retention_bytes: int
+    backlog_bytes: int
+    backlog_ms: int
+    evict_backlog: bool
+    expire_subscriptions_ms: int
+    compact_after_bytes: int
+    rewrite_below_bytes: int
+    def __init__(self, format: _Optional[int] = ..., deduplication: bool = ..., snapshot_commits: _Optional[int] = ..., evict_producers_ms: _Optional[int] = ..., retention_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., backlog_bytes: _Optional[int] = ..., backlog_ms: _Optional[int] = ..., evict_backlog: bool = ..., expire_subscriptions_ms: _Optional[int] = ..., compact_after_bytes: _Optional[int] = ..., rewrite_below_bytes: _Optional[int] = ...) -> None: ...
 
 class Generation(_message.Message):
     __slots__ = ("number", "horizon", "manifest", "records", "size", "read", "finished_ms", "tombstones_from", "started_ms")
@@ -158,16 +174,20 @@ class Generation(_message.Message):
     def __init__(self, number: _Optional[int] = ..., horizon: _Optional[_Union[Position, _Mapping]] = ..., manifest: _Optional[_Union[FileRef, _Mapping]] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., read: _Optional[int] = ..., finished_ms: _Optional[int] = ..., tombstones_from: _Optional[_Union[Position, _Mapping]] = ..., started_ms: _Optional[int] = ...) -> None: ...
 
 class Trim(_message.Message):
-    __slots__ = ("position", "commit", "records", "size")
+    __slots__ = ("position", "commit", "records", "size", "tokens", "end")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     position: Position
     commit: int
     records: int
     size: int
-    def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., commit: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+    tokens: int
+    end: Position
+    def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., commit: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., tokens: _Optional[int] = ..., end: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class PendingRange(_message.Message):
     __slots__ = ("first", "end", "epoch")
@@ -198,7 +218,7 @@ class SetBack(_message.Message):
     def __init__(self, found_ms: _Optional[int] = ..., found_by: _Optional[str] = ..., why: _Optional[str] = ..., next_commit: _Optional[int] = ..., ledger: _Optional[int] = ..., gc_epoch: _Optional[int] = ..., next_token: _Optional[int] = ...) -> None: ...
 
 class Head(_message.Message):
-    __slots__ = ("format", "uuid", "name", "schema_id", "ledger", "ledger_first_commit", "ledger_opened_ms", "ledger_bytes", "next_commit", "next_entry", "last_publish_ms", "records", "size", "gc_epoch", "index", "gc_kept", "tokens", "last_change", "last_commit", "operations", "generation", "replaced", "token_base", "trim", "pending", "set_back", "repaired")
+    __slots__ = ("format", "uuid", "name", "schema_id", "ledger", "ledger_first_commit", "ledger_opened_ms", "ledger_bytes", "next_commit", "next_entry", "last_publish_ms", "records", "size", "gc_epoch", "index", "gc_kept", "tokens", "last_change", "last_commit", "operations", "generation", "replaced", "token_base", "trim", "pending", "set_back", "repaired", "going", "terminated_ms")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -226,6 +246,8 @@ class Head(_message.Message):
     PENDING_FIELD_NUMBER: _ClassVar[int]
     SET_BACK_FIELD_NUMBER: _ClassVar[int]
     REPAIRED_FIELD_NUMBER: _ClassVar[int]
+    GOING_FIELD_NUMBER: _ClassVar[int]
+    TERMINATED_MS_FIELD_NUMBER: _ClassVar[int]
     format: int
     uuid: Name
     name: str
@@ -253,7 +275,9 @@ class Head(_message.Message):
     pending: _containers.RepeatedCompositeFieldContainer[PendingRange]
     set_back: SetBack
     repaired: int
-    def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ..., name: _Optional[str] = ..., schema_id: _Optional[int] = ..., ledger: _Optional[int] = ..., ledger_first_commit: _Optional[int] = ..., ledger_opened_ms: _Optional[int] = ..., ledger_bytes: _Optional[int] = ..., next_commit: _Optional[int] = ..., next_entry: _Optional[int] = ..., last_publish_ms: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., gc_epoch: _Optional[int] = ..., index: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., tokens: _Optional[int] = ..., last_change: _Optional[bytes] = ..., last_commit: _Optional[bytes] = ..., operations: _Optional[_Iterable[bytes]] = ..., generation: _Optional[_Union[Generation, _Mapping]] = ..., replaced: _Optional[_Union[FileRef, _Mapping]] = ..., token_base: _Optional[int] = ..., trim: _Optional[_Union[Trim, _Mapping]] = ..., pending: _Optional[_Iterable[_Union[PendingRange, _Mapping]]] = ..., set_back: _Optional[_Union[SetBack, _Mapping]] = ..., repaired: _Optional[int] = ...) -> None: ...
+    going: FileRef
+    terminated_ms: int
+    def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ..., name: _Optional[str] = ..., schema_id: _Optional[int] = ..., ledger: _Optional[int] = ..., ledger_first_commit: _Optional[int] = ..., ledger_opened_ms: _Optional[int] = ..., ledger_bytes: _Optional[int] = ..., next_commit: _Optional[int] = ..., next_entry: _Optional[int] = ..., last_publish_ms: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., gc_epoch: _Optional[int] = ..., index: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., tokens: _Optional[int] = ..., last_change: _Optional[bytes] = ..., last_commit: _Optional[bytes] = ..., operations: _Optional[_Iterable[bytes]] = ..., generation: _Optional[_Union[Generation, _Mapping]] = ..., replaced: _Optional[_Union[FileRef, _Mapping]] = ..., token_base: _Optional[int] = ..., trim: _Optional[_Union[Trim, _Mapping]] = ..., pending: _Optional[_Iterable[_Union[PendingRange, _Mapping]]] = ..., set_back: _Optional[_Union[SetBack, _Mapping]] = ..., repaired: _Optional[int] = ..., going: _Optional[_Union[FileRef, _Mapping]] = ..., terminated_ms: _Optional[int] = ...) -> None: ...
 
 class ProducerState(_message.Message):
     __slots__ = ("name", "sequence", "query", "run", "past_runs", "digest", "records", "publish_ms", "per_record")
@@ -304,7 +328,7 @@ class Past(_message.Message):
     def __init__(self, revision: _Optional[int] = ..., finished: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class Cursor(_message.Message):
-    __slots__ = ("format", "name", "mark_delete", "ordinal", "created_ms", "properties", "acks", "epoch", "owner", "owner_name", "revision", "rewound", "reviser", "revising_since_ms", "operations", "pasts", "void_below", "id")
+    __slots__ = ("format", "name", "mark_delete", "ordinal", "created_ms", "properties", "acks", "epoch", "owner", "owner_name", "revision", "rewound", "reviser", "revising_since_ms", "operations", "pasts", "void_below", "id", "evicted", "lost")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     MARK_DELETE_FIELD_NUMBER: _ClassVar[int]
@@ -323,6 +347,8 @@ class Cursor(_message.Message):
     PASTS_FIELD_NUMBER: _ClassVar[int]
     VOID_BELOW_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     format: int
     name: str
     mark_delete: Position
@@ -341,7 +367,9 @@ class Cursor(_message.Message):
     pasts: _containers.RepeatedCompositeFieldContainer[Past]
     void_below: int
     id: bytes
-    def __init__(self, format: _Optional[int] = ..., name: _Optional[str] = ..., mark_delete: _Optional[_Union[Position, _Mapping]] = ..., ordinal: _Optional[int] = ..., created_ms: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[LongProperty, _Mapping]]] = ..., acks: _Optional[bytes] = ..., epoch: _Optional[int] = ..., owner: _Optional[bytes] = ..., owner_name: _Optional[str] = ..., revision: _Optional[int] = ..., rewound: _Optional[int] = ..., reviser: _Optional[bytes] = ..., revising_since_ms: _Optional[int] = ..., operations: _Optional[_Iterable[bytes]] = ..., pasts: _Optional[_Iterable[_Union[Past, _Mapping]]] = ..., void_below: _Optional[int] = ..., id: _Optional[bytes] = ...) -> None: ...
+    evicted: int
+    lost: int
+    def __init__(self, format: _Optional[int] = ..., name: _Optional[str] = ..., mark_delete: _Optional[_Union[Position, _Mapping]] = ..., ordinal: _Optional[int] = ..., created_ms: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[LongProperty, _Mapping]]] = ..., acks: _Optional[bytes] = ..., epoch: _Optional[int] = ..., owner: _Optional[bytes] = ..., owner_name: _Optional[str] = ..., revision: _Optional[int] = ..., rewound: _Optional[int] = ..., reviser: _Optional[bytes] = ..., revising_since_ms: _Optional[int] = ..., operations: _Optional[_Iterable[bytes]] = ..., pasts: _Optional[_Iterable[_Union[Past, _Mapping]]] = ..., void_below: _Optional[int] = ..., id: _Optional[bytes] = ..., evicted: _Optional[int] = ..., lost: _Optional[int] = ...) -> None: ...
 
 class Holder(_message.Message):
     __slots__ = ("format", "id", "name", "since_ms")
@@ -372,7 +400,7 @@ class TokenPartial(_message.Message):
     def __init__(self, chunk: _Optional[int] = ..., bitmap: _Optional[bytes] = ...) -> None: ...
 
 class TokenGroup(_message.Message):
-    __slots__ = ("format", "chunk_tokens", "whole", "partials", "spilled", "consumed", "operations")
+    __slots__ = ("format", "chunk_tokens", "whole", "partials", "spilled", "consumed", "operations", "began", "first_token")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     CHUNK_TOKENS_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
@@ -380,6 +408,8 @@ class TokenGroup(_message.Message):
     SPILLED_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_FIELD_NUMBER: _ClassVar[int]
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    BEGAN_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
     format: int
     chunk_tokens: int
     whole: bytes
@@ -387,7 +417,9 @@ class TokenGroup(_message.Message):
     spilled: bytes
     consumed: int
     operations: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, format: _Optional[int] = ..., chunk_tokens: _Optional[int] = ..., whole: _Optional[bytes] = ..., partials: _Optional[_Iterable[_Union[TokenPartial, _Mapping]]] = ..., spilled: _Optional[bytes] = ..., consumed: _Optional[int] = ..., operations: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    began: Position
+    first_token: int
+    def __init__(self, format: _Optional[int] = ..., chunk_tokens: _Optional[int] = ..., whole: _Optional[bytes] = ..., partials: _Optional[_Iterable[_Union[TokenPartial, _Mapping]]] = ..., spilled: _Optional[bytes] = ..., consumed: _Optional[int] = ..., operations: _Optional[_Iterable[bytes]] = ..., began: _Optional[_Union[Position, _Mapping]] = ..., first_token: _Optional[int] = ...) -> None: ...
 
 class TokenChunk(_message.Message):
     __slots__ = ("format", "bitmap", "file")
@@ -485,13 +517,25 @@ class SinkTopic(_message.Message):
     uuid: Name
     def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ...) -> None: ...
 
+class EpochBirth(_message.Message):
+    __slots__ = ("epoch", "commit")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    commit: int
+    def __init__(self, epoch: _Optional[int] = ..., commit: _Optional[int] = ...) -> None: ...
+
 class GcEpoch(_message.Message):
-    __slots__ = ("format", "epoch")
+    __slots__ = ("format", "epoch", "floor", "births")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_FIELD_NUMBER: _ClassVar[int]
+    BIRTHS_FIELD_NUMBER: _ClassVar[int]
     format: int
     epoch: int
-    def __init__(self, format: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    floor: int
+    births: _containers.RepeatedCompositeFieldContainer[EpochBirth]
+    def __init__(self, format: _Optional[int] = ..., epoch: _Optional[int] = ..., floor: _Optional[int] = ..., births: _Optional[_Iterable[_Union[EpochBirth, _Mapping]]] = ...) -> None: ...
 
 class Marker(_message.Message):
     __slots__ = ("format",)

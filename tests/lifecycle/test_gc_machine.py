@@ -100,10 +100,10 @@ class GcMachine(RuleBasedStateMachine):
 
     # -- gc and time
 
-    @rule(share=PASSED)
-    def collect(self, share: float) -> None:
+    @rule(share=PASSED, thorough=st.sampled_from([False, False, True]))
+    def collect(self, share: float, thorough: bool) -> None:
         self.clock.sleep(GRACE_S * share)
-        gc.collect(self.world.log())
+        gc.collect(self.world.log(), thorough=thorough)
         self.check()
 
     @rule(share=PASSED, deleted=st.sampled_from([0, 1, 2, 10**6]), applied=st.booleans())
@@ -144,9 +144,11 @@ class GcMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
-            for _ in range(4):
+            for _ in range(5):
                 self.clock.sleep(GRACE_S)
                 gc.collect(self.world.log())
+            self.clock.sleep(GRACE_S)
+            gc.collect(self.world.log(), thorough=True)  # also finds what tasks have staged late
             assert self.world.files() == named(self.world), "a file that nothing names is left"
             assert self.world.read() == self.written, "I1, I2"
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -176,7 +178,7 @@ def named(world: World) -> set[str]:
     """Every file that the topic's records name, directly or through another file."""
     log = world.log()
     head = log.view().head
-    found: list[FileRef | None] = [*head.index, head.replaced]
+    found: list[FileRef | None] = [*head.index, head.replaced, head.going]
     dedup = log.metadata.read(DedupKey(head.uuid)).record
     found += [dedup.producers_file, dedup.evicted_file, *Index(log.files, head.index).references(0)]
     for commit in log.commits_from(log.view(), EARLIEST):

@@ -280,7 +280,7 @@ class Play:
             gc.collect(log)
             self.stage.schedule.now += GRACE_S
         gc.collect(log)
-        uuid, files = log.topic.uuid, gc._references(log, log.refresh(sync=True))
+        uuid, files = log.topic.uuid, gc.references(log, log.refresh(sync=True))
         named = {staged_file(uuid, file.epoch, file.uid) for file in files}
         present = {path for path in self.stage.disk.files() if path.startswith(f"{uuid}/")}
         recorder.saw(FinalFiles(topic=log.topic.name, named=tuple(sorted(named)), present=tuple(sorted(present))))

@@ -62,7 +62,7 @@ def read_everything(world: World, client: LedgerClient) -> dict[str, list[Row]]:
 
 
 def _named(log: Log) -> set[str]:
-    references = gc._references(log, log.refresh(sync=True))
+    references = gc.references(log, log.refresh(sync=True))
     return {names.staged_file(log.topic.uuid, file.epoch, file.uid) for file in references}
 
 

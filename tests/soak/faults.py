@@ -205,7 +205,7 @@ class Faults:
             if self.chance.random() < 0.7:
                 found = [entry.file for commit in view.open_commits for entry in log.entries(commit)][-3:]
             else:
-                found = list(gc._references(log, view))
+                found = list(gc.references(log, view))
         except LedgerError:
             return
         files = [self.disk.storage / names.staged_file(log.topic.uuid, file.epoch, file.uid) for file in found]

@@ -230,7 +230,7 @@ class Play:
         recorder = Recorder(self.folder / "history-end.jsonl", "end", self.ticks)
         log = self.world.log()
         recorder.saw(FinalLog(topic=TOPIC, rows=tuple(Row(str(number), position) for number, position in read(log))))
-        files = gc._references(log, log.refresh(sync=True))
+        files = gc.references(log, log.refresh(sync=True))
         named = {staged_file(log.topic.uuid, file.epoch, file.uid) for file in files}
         recorder.saw(FinalFiles(topic=TOPIC, named=tuple(sorted(named)), present=tuple(sorted(self.world.files()))))
         recorder.close()
