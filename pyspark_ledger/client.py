@@ -26,7 +26,7 @@ from pyspark_ledger.cursors.consumer import Consumer
 from pyspark_ledger.cursors.handle import CursorHandle, CursorStats
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import InvalidInput
-from pyspark_ledger.lifecycle import gc, repair
+from pyspark_ledger.lifecycle import gc, repair, retention, termination
 from pyspark_ledger.log import policies, topics
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.places import PlaceLike
@@ -359,18 +359,59 @@ class LedgerClient:
         deduplication: bool | Unchanged | None = UNCHANGED,
         snapshot_commits: int | Unchanged = UNCHANGED,
         evict_producers_after: timedelta | Unchanged | None = UNCHANGED,
+        retention_age: timedelta | Unchanged | None = UNCHANGED,
+        retention_bytes: int | Unchanged | None = UNCHANGED,
+        backlog_quota_age: timedelta | Unchanged | None = UNCHANGED,
+        backlog_quota_bytes: int | Unchanged | None = UNCHANGED,
+        backlog_action: str | Unchanged = UNCHANGED,
+        expire_subscriptions_after: timedelta | Unchanged | None = UNCHANGED,
+        compact_after_bytes: int | Unchanged | None = UNCHANGED,
+        rewrite_below_bytes: int | Unchanged | None = UNCHANGED,
     ) -> Policies:
         """Changes what is given. No commit after this returns is judged by the old policies.
 
         :param deduplication: whether sequence ids are checked; None: as the namespace says.
         :param snapshot_commits: commits between two snapshots of the producers' state; 0: the default, 1,000.
         :param evict_producers_after: producers that are silent for longer are evicted; None: never.
+        :param retention_age: sealed ledgers whose last record is older are given up (:meth:`trim`); None: never.
+        :param retention_bytes: sealed ledgers are given up if so many bytes were written after them; None: never.
+        :param backlog_quota_age: how old a record may be that a subscription has not acknowledged; None: any age.
+        :param backlog_quota_bytes: how many bytes a subscription may not have acknowledged; None: any number.
+        :param backlog_action: what happens to a subscription that is over its quota: ``hold`` (only an alarm), or
+            ``evict``: it loses what retention would give up.
+        :param expire_subscriptions_after: subscriptions that nobody uses for longer are deleted; None: never.
+        :param compact_after_bytes: maintenance compacts the topic when so many bytes were written since; None: never.
+        :param rewrite_below_bytes: maintenance rewrites ledgers whose files are smaller on average; None: never.
         :raises InvalidInput: a value that cannot be; nothing was changed.
 
-        >>> client.set_policies("orders", evict_producers_after=timedelta(days=30)).evict_producers_ms
-        2592000000
+        >>> client.set_policies("orders", retention_age=timedelta(days=7)).retention_ms
+        604800000
         """
-        return policies.change(self._namespace.log(topic), deduplication, snapshot_commits, evict_producers_after)
+        changes = policies.Changes(
+            deduplication, snapshot_commits, evict_producers_after, retention_age, retention_bytes, backlog_quota_age,
+            backlog_quota_bytes, backlog_action, expire_subscriptions_after, compact_after_bytes, rewrite_below_bytes,
+        )  # fmt: skip
+        return policies.change(self._namespace.log(topic), changes)
+
+    def trim(self, topic: str, *, before: PlaceLike | None = None, dry_run: bool = False) -> retention.Trimmed:
+        """Gives up the oldest ledgers of a topic, as its policies say, except for those that a subscription has not
+        passed or the newest compaction needs. The files are deleted by :meth:`gc`, one to three days later.
+
+        :param before: give up the ledgers that end before this place instead; a place as for :meth:`reader`.
+        :param dry_run: only tell what would be given up.
+        :raises NotFound: there is no such topic.
+
+        >>> client.trim("orders").why
+        'the topic keeps everything: it has neither a retention age nor a retention size'
+        """
+        return retention.trim(self._namespace.log(topic), before=before, dry_run=dry_run)
+
+    def terminate(self, topic: str) -> Position:
+        """Ends a topic for good: it takes no more records, and can be read as before. Returns its end.
+
+        :raises NotFound: there is no such topic.
+        """
+        return termination.terminate(self._namespace.log(topic))
 
     def set_namespace_policies(self, *, deduplication: bool) -> None:
         """Sets what holds for every topic whose own policies do not say. Writers that run notice within seconds.

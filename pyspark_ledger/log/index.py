@@ -194,7 +194,7 @@ class Index:
 
 def _following(rows: list[IndexRow], after: int) -> list[int]:
     """For each row, the first ledger of the next one."""
-    return [*(row.ledger for row in rows[1:]), after]
+    return [*(row.ledger for row in rows), after][1:] if rows else []
 
 
 def stage_leaf(files: TopicFiles, commits: list[Commit], epoch: int) -> IndexRow:

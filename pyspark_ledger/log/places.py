@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from pyspark_ledger.base.position import Position
+from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.errors import DataLoss, InvalidInput
 from pyspark_ledger.log import scan, trimmed
 
@@ -157,15 +157,18 @@ def _milliseconds(moment: datetime) -> int:
 # -- what it means ------------------------------------------------------------------------------------------------
 
 
-def resolve(log: Log, view: View, given: PlaceLike) -> Position:
+def resolve(log: Log, view: View, given: PlaceLike, *, compacted: bool = False) -> Position:
     """The position where a read starts or ends. A time means the first record published at or after it. A position past
     the end is refused: if a reader was there before, records were lost, and it must know. Who reads from a position
-    that retention has given up is told so then: a compacted read may still find it."""
+    that retention has given up is told so then. A ``compacted`` read still finds records from before the place where
+    the log begins, in a generation: for it, what lies before that place is not gone."""
     place = parse(given)
+    first = EARLIEST if compacted and view.head.generation is not None else earliest(view)
     if place.publish_ms is not None:
-        return at_time(log, view, place.publish_ms)
+        found = at_time(log, view, place.publish_ms)
+        return first if found == earliest(view) else found
     if place.position is None:
-        return earliest(view) if place.word == "earliest" else view.head.end
+        return first if place.word == "earliest" else view.head.end
     check_topic(log, place)
     if place.position > view.head.end:
         view = log.refresh(sync=True)  # the server that answered first may be behind

@@ -76,7 +76,7 @@ class Reader:
         self._log = log
         view = log.refresh(sync=True)
         self._schema = projection(log.schema(view.head.schema_id), columns, log.topic.name)
-        self._start = places.resolve(log, view, start)
+        self._start = places.resolve(log, view, start, compacted=state_slices is not None)
         self._last: tuple[Slice, int] | None = None  # the record that was read last: its slice and its index
         self._end = None if end is None else places.resolve(log, view, end)
         self._state_slices = state_slices  # None as soon as the state has been read

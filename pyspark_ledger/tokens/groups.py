@@ -17,10 +17,10 @@ from pyspark_ledger.base.bitmap import Bitmap
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.base.token_prefix import TokenPrefix
-from pyspark_ledger.errors import CorruptData, LedgerError
+from pyspark_ledger.errors import CorruptData, DataLoss, LedgerError
 from pyspark_ledger.files.blobs import Blobs
 from pyspark_ledger.files.mask import unpack
-from pyspark_ledger.log import folders
+from pyspark_ledger.log import folders, trimmed
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.metadata.port import (
     Check,
@@ -34,7 +34,7 @@ from pyspark_ledger.metadata.port import (
     TokenGroupKey,
     Versioned,
 )
-from pyspark_ledger.metadata.records import FileRef, TokenBlock, TokenChunk, TokenGroup
+from pyspark_ledger.metadata.records import FileRef, Head, TokenBlock, TokenChunk, TokenGroup
 
 _REMEMBERED_BITMAPS = 32
 
@@ -64,6 +64,7 @@ class Group:
         self.key = TokenGroupKey(log.topic.uuid, name)
         self._version: int | None = None  # None: the node is not there
         self._record = TokenGroup(log.limits.token_chunk)
+        self._making: list[Op] = []  # what belongs to the transaction that creates the node
         self._whole = self._spilled = Runs()
         self._nodes: dict[int, Versioned[TokenChunk]] = {}
         self._bitmaps: dict[int, Bitmap] = {}
@@ -75,7 +76,7 @@ class Group:
             self.log.metadata.sync()
         found = self.log.metadata.read(self.key)
         self._version = None if found is None else found.version
-        self._record = TokenGroup(self.log.limits.token_chunk) if found is None else found.record
+        self._record, self._making = new_group(self.log) if found is None else (found.record, [])
         self._whole, self._spilled = Runs.unpack(self._record.whole, 0), Runs.unpack(self._record.spilled, 0)
         self._nodes, self._bitmaps = {}, {}
 
@@ -135,12 +136,14 @@ class Group:
         after = _Change(self, changed, operation)
         return after.ops, lambda: self._install(after)
 
-    def guard(self) -> Op:
-        """The operation that makes a transaction fail if anybody has consumed meanwhile."""
-        if self._version is None:
-            self.log.ensure_part("tokens")
-            return Create(self.key, self._record)
-        return Check(self.key, self._version)
+    def guard(self) -> list[Op]:
+        """The operations that make a transaction fail if anybody has consumed meanwhile."""
+        return [Check(self.key, self._version)] if self._version is not None else self.creation(self._record)
+
+    def creation(self, record: TokenGroup) -> list[Op]:
+        """Creates the node. Refused if the topic has given up ledgers since the record was made."""
+        self.log.ensure_part("tokens")
+        return [*self._making, Create(self.key, record)]
 
     def _install(self, change: _Change) -> None:
         before = 0 if self._version is None else self._version + 1
@@ -155,11 +158,15 @@ class Group:
             self._blobs(chunk).sweep(change.version, file, replaced)
 
     def number(self, view: View, prefix: TokenPrefix) -> Numbering | None:
-        """How the tokens of an entry are numbered; None if there is no such entry, or its records have no tokens."""
+        """How the tokens of an entry are numbered; None if there is no such entry, or its records have no tokens, or
+        they were all consumed and the entry is gone. DataLoss if they may not have been."""
         position = Position(prefix.ledger, prefix.entry, 0)
         if position >= view.head.end:
             return None
-        commit = next(self.log.commits_from(view, position), None)
+        if trimmed.is_gone(view.head, position, planned=True):
+            self._check_consumed(view.head, position)
+            return None
+        commit = next(self.log.commits_from(view, position, planned=True), None)
         if commit is None or not commit.mints or commit.ledger != prefix.ledger:
             return None
         base = commit.tokens_before
@@ -168,6 +175,37 @@ class Group:
             base += entry.kept
         entry = entries[prefix.entry - commit.first_entry]
         return Numbering(self, base, entry.records, unpack(entry.mask, entry.records) if entry.mask else None)
+
+    def _check_consumed(self, head: Head, position: Position) -> None:
+        """Of an entry that is gone nobody knows any more which numbers its tokens had. If the group has not consumed
+        all that were given up since it was made, its token may be one that it never saw (never a "duplicate")."""
+        assert head.trim is not None
+        if position < self._record.began or not self._has_consumed(self._record.first_token, head.trim.tokens):
+            raise DataLoss(
+                f"a token of topic '{head.name}' belongs to a record at {position}, which the topic's retention has "
+                f"given up: the topic begins at {head.trim.position} now, and whether group '{self.name}' has consumed "
+                "the token cannot be told any more. Consume records before they are given up: read the topic with a "
+                "subscription, which holds them back",
+                "LEDGER_TRIMMED",
+            )
+
+    def _has_consumed(self, start: int, stop: int) -> bool:
+        while start < stop:
+            chunk, offset = divmod(start, self.size)
+            until = min(stop, (chunk + 1) * self.size)
+            if chunk not in self._whole and not self.bitmap(chunk).has_all(offset, offset + until - start):
+                return False
+            start = until
+        return True
+
+
+def new_group(log: Log) -> tuple[TokenGroup, list[Op]]:
+    """The record of a group that nobody has used yet, and what belongs to the transaction that makes it: it orders this
+    against those who give up ledgers. The head is read after that."""
+    guard = log.retention_guard()
+    head = log.refresh(sync=True).head
+    first_token = head.trim.tokens if head.trim is not None else 0
+    return TokenGroup(log.limits.token_chunk, began=trimmed.begin(head), first_token=first_token), [guard]
 
 
 class _Change:
@@ -203,10 +241,8 @@ class _Change:
     @property
     def ops(self) -> list[Op]:
         key, version = self._group.key, self._group.version
-        if version is None:
-            self._group.log.ensure_part("tokens")
-        own: Op = Create(key, self.record) if version is None else Put(key, self.record, version)
-        return [own, *self._node_ops]
+        own = self._group.creation(self.record) if version is None else [Put(key, self.record, version)]
+        return [*own, *self._node_ops]
 
     def _keep(self, chunk: int, bitmap: Bitmap) -> None:
         self._inline.pop(chunk, None)
@@ -260,8 +296,8 @@ class Block:
     def bitmap(self, chunk: int) -> Bitmap:
         return self._bitmap
 
-    def guard(self) -> Op:
-        return Check(self._key, self._node.version)
+    def guard(self) -> list[Op]:
+        return [Check(self._key, self._node.version)]
 
     def ops(self, changed: Mapping[int, Bitmap], operation: bytes = b"") -> tuple[list[Op], Callable[[], None]]:
         bitmap = changed[0]

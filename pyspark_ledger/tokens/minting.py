@@ -6,11 +6,12 @@ Tokens that are minted together are a *block*: one node, whose id is part of eve
 from __future__ import annotations
 
 from pyspark_ledger.base.token_prefix import TokenPrefix
-from pyspark_ledger.errors import InvalidInput, LedgerError
+from pyspark_ledger.errors import Conflict, InvalidInput, LedgerError
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.metadata.port import Check, Create, Delete, Metadata, Op, TokenBlockKey, TokenGroupKey
 from pyspark_ledger.metadata.records import TokenBlock, TokenGroup
-from pyspark_ledger.metadata.transactions import PlainNode
+from pyspark_ledger.metadata.transactions import PlainNode, find
+from pyspark_ledger.tokens.groups import new_group
 
 
 class Minter:
@@ -26,9 +27,18 @@ class Minter:
 
     def ensure_group(self) -> None:
         """Creates the group's node if it is missing."""
+        if self._is_there():
+            return
         self._log.ensure_part("tokens")
-        record = TokenGroup(self._log.limits.token_chunk)
-        self._log.transactions.make(self._key, record, str(self), lambda: self._log.refresh(sync=True))
+        for _ in range(self._log.limits.change_attempts):
+            record, guard = new_group(self._log)
+            made = self._log.transactions.carry_out([*guard, Create(self._key, record)], self._is_there, str(self))
+            if made or self._is_there():
+                return
+        raise Conflict(f"{self}: it can neither be found nor made; try again")
+
+    def _is_there(self) -> bool | None:
+        return None if find(self.metadata, self._key) is None else True
 
     def new_prefix(self) -> TokenPrefix:
         """A prefix that nobody has minted with."""

@@ -177,7 +177,7 @@ class Spending:
 
     def guards(self) -> list[Op]:
         """Operations that make a transaction fail unless all that was taken is still present. They consume nothing."""
-        return [space.guard() for space in self._changed]
+        return [op for space in self._changed for op in space.guard()]
 
     def committed(self) -> None:
         for install in self._on_commit:

@@ -11,7 +11,6 @@ import pytest
 from pyspark_ledger.append import append as protocol
 from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.base.clock import SYSTEM_CLOCK
-from pyspark_ledger.base.position import Position
 from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import Conflict, DataLoss, NotFound
 from pyspark_ledger.lifecycle import gc
@@ -20,7 +19,7 @@ from pyspark_ledger.log.index import Index
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.root import open_root
 from pyspark_ledger.metadata.port import GcKey, Put
-from pyspark_ledger.metadata.records import PendingRange, SetBack, Trim
+from pyspark_ledger.metadata.records import SetBack
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults, MemoryMetadata
 from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
@@ -144,31 +143,6 @@ def test_a_file_that_a_task_staged_long_after_its_epoch_is_deleted_by_the_next_t
     assert slow_world.read() == list(range(9))
 
 
-def test_files_of_ledgers_that_were_given_up_stay_while_they_are_pending_and_late_ones_go(world):
-    """Named by nothing that a reader would find from now on, and still needed by batches that were planned before."""
-    log = world.log()
-    for number in range(14):
-        append(log, number)
-    head = log.refresh(sync=True).head
-    assert head.ledger == 3
-    trimmed = Trim(Position(2, 0, 0), 8, 8, 0)
-    log.change_head(lambda head: replace(head, trim=trimmed, pending=(PendingRange(1, 2, 0),)), "a trim")
-    files = world.files()
-    late = stage(log, 666, epoch=0)
-    first = next(iter(Index(log.files, head.index).leaves(lambda row: row.ledger, 0)))
-    for _ in range(3):
-        gc.collect(world.log())
-    gone = files - world.files()
-    assert path(world, late.file) not in world.files()
-    assert path(world, first.file) in gone  # of ledger 0, which is neither in the log nor pending
-    for commit_ in log.commits_from(log.refresh(sync=True), Position(1, 0, 0)):
-        assert {path(world, entry.file) for entry in commit_.entries} <= world.files()
-    # Whoever gives up a pending ledger deletes its files, the leaf last, and may crash before the head says so.
-    leaf = next(iter(Index(log.files, head.index).leaves(lambda row: row.ledger, 1)))
-    world.storage.delete(path(world, leaf.file))
-    gc.collect(world.log())
-
-
 def test_gc_leaves_files_that_are_not_ours(world):
     log = world.log()
     sink = world.storage.create(f"{world.topic.uuid}/notes.txt")
@@ -246,7 +220,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_said_to_be(world, monkeypatch):
     real = gc.references
     monkeypatch.setattr(gc, "references", delete_first)
     with pytest.raises(NotFound, match="LEDGER_TOPIC_DELETED"):
-        gc.collect(world.log())
+        gc.collect(world.log(), thorough=True)
 
 
 # -- the grace ------------------------------------------------------------------------------------------------------
@@ -399,7 +373,7 @@ def test_only_a_run_that_raises_the_epoch_reads_references(slow_world):
         log = slow_world.log()
         fetched: list[object] = []
         log.files.fetch_table = lambda ref, real=log.files.fetch_table, into=fetched: (into.append(ref), real(ref))[1]
-        gc.collect(log)
+        gc.collect(log, thorough=True)
         read.append(len(fetched))
     assert read[:4] == [0] * 4  # no file is old enough
     assert read[4::2] == [0, 0]
@@ -417,11 +391,12 @@ def test_what_was_replaced_is_deleted_when_that_was_longer_ago_than_the_grace_an
         for file in named - {path(slow_world, ref) for ref in Index(log.files, log.view().head.index).references(0)}:
             replaced_at[file] = clock.monotonic()
         clock.sleep(GRACE_S / 7)
-        for file in gc.collect(slow_world.log()).files:
+        for file in replaced_at.keys() & set(gc.collect(slow_world.log()).files):
             age = clock.monotonic() - replaced_at.pop(file)
             assert age >= GRACE_S
             longest = max(longest, age)
     assert 0 < longest <= 4 * GRACE_S
+    assert all(clock.monotonic() - when <= 4 * GRACE_S for when in replaced_at.values())
 
 
 # -- ZooKeeper comes back from an older snapshot ---------------------------------------------------------------------
@@ -453,15 +428,15 @@ def test_a_file_of_a_later_epoch_stops_gc(world):
 
 
 def test_a_file_that_is_staged_in_a_new_epoch_while_gc_lists_the_files_is_no_rollback(world, monkeypatch):
-    real = type(world.storage).list
+    real = type(world.storage).folders
 
     def raised_meanwhile(storage, folder):
-        monkeypatch.setattr(type(world.storage), "list", real)
+        monkeypatch.setattr(type(world.storage), "folders", real)
         gc.collect(world.log())
         stage(world.log(), 666)
         return real(storage, folder)
 
-    monkeypatch.setattr(type(world.storage), "list", raised_meanwhile)
+    monkeypatch.setattr(type(world.storage), "folders", raised_meanwhile)
     assert gc.collect(world.log()).epoch == 2
 
 

@@ -42,15 +42,15 @@ def kept(world: World) -> Policies:
 def test_a_lost_answer_does_not_lose_a_change_I14(world, fault):
     log = world.log(faults(fault))
     wanted = Policies(False, 10, 60_000)
-    assert policies.change(log, False, 10, timedelta(minutes=1)) == wanted
+    assert policies.change(log, policies.Changes(False, 10, timedelta(minutes=1))) == wanted
     assert kept(world) == wanted
 
 
 def test_what_is_not_named_stays_as_it_is(world):
-    policies.change(world.log(), False, 10, UNCHANGED)
-    policies.change(world.log(), UNCHANGED, UNCHANGED, timedelta(seconds=1))
+    policies.change(world.log(), policies.Changes(False, 10, UNCHANGED))
+    policies.change(world.log(), policies.Changes(UNCHANGED, UNCHANGED, timedelta(seconds=1)))
     assert kept(world) == Policies(False, 10, 1_000)
-    policies.change(world.log(), None, 0, None)
+    policies.change(world.log(), policies.Changes(None, 0, None))
     assert kept(world) == Policies()
 
 
@@ -58,11 +58,11 @@ def test_a_commit_that_was_judged_by_old_policies_is_judged_again(world):
     """Not even one that was decided a moment before the change, by a process that reads nothing any more."""
     log, other = world.log(), world.log()
     append(log, 1, producer="p", batch_id=BatchId(1))
-    policies.change(other, False, UNCHANGED, UNCHANGED)
+    policies.change(other, policies.Changes(False, UNCHANGED, UNCHANGED))
     with pytest.raises(InvalidInput, match="LEDGER_DEDUPLICATION_OFF"):
         append(log, 2, producer="p", batch_id=BatchId(2))
     append(log, 3)
-    policies.change(other, True, UNCHANGED, UNCHANGED)
+    policies.change(other, policies.Changes(True, UNCHANGED, UNCHANGED))
     append(log, 4, producer="p", batch_id=BatchId(2))
     assert world.read() == [1, 3, 4]
 
@@ -71,7 +71,7 @@ def test_a_batch_is_not_called_a_replay_by_old_policies(world):
     """Who has turned deduplication off does not want rows to be left out without a word."""
     log, other = world.log(), world.log()
     append(log, 1, producer="p", batch_id=BatchId(1))
-    policies.change(other, False, UNCHANGED, UNCHANGED)
+    policies.change(other, policies.Changes(False, UNCHANGED, UNCHANGED))
     with pytest.raises(InvalidInput, match="LEDGER_DEDUPLICATION_OFF"):
         append(log, 1, producer="p", batch_id=BatchId(1))
 
@@ -80,7 +80,7 @@ def test_an_append_in_between_is_not_undone_I1(world):
     log = world.log()
     log.refresh()
     append(world.log(), 1)
-    policies.change(log, False, UNCHANGED, UNCHANGED)
+    policies.change(log, policies.Changes(False, UNCHANGED, UNCHANGED))
     assert world.read() == [1]
     assert kept(world).deduplication is False
 
@@ -94,7 +94,7 @@ def test_a_namespaces_policy_survives_a_lost_answer_too_I14(world, fault):
 def test_who_never_gets_through_is_told_so(world):
     never = Faults(lost_before=1.0)
     with pytest.raises(OutcomeUnknown, match="topic 't': a change of its policies: it was sent again and again"):
-        policies.change(world.log(never), False, UNCHANGED, UNCHANGED)
+        policies.change(world.log(never), policies.Changes(False, UNCHANGED, UNCHANGED))
     with pytest.raises(OutcomeUnknown, match="the namespace's policies: it was sent again and again"):
         change_namespace(world.metadata(never))
     assert kept(world) == Policies()

@@ -555,10 +555,10 @@ def test_a_part_that_a_rollback_took_along_is_made_again_I16_I18(world):
 def test_policies_from_before_are_read_again_after_a_reconnect_I18(world):
     log = world.log()
     backup = snapshot(world.server)
-    policies.change(log, False, UNCHANGED, UNCHANGED)
+    policies.change(log, policies.Changes(False, UNCHANGED, UNCHANGED))
     assert log.policies().record.deduplication is False
     restore(world.server, backup)
-    policies.change(world.log(), UNCHANGED, 5, UNCHANGED)
+    policies.change(world.log(), policies.Changes(UNCHANGED, 5, UNCHANGED))
     log.metadata.reconnect()
     assert log.policies().record.deduplication is None
 
