@@ -10,7 +10,6 @@ from pyspark_ledger.base.position import Position
 from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import Conflict, Fenced, InvalidInput, OutcomeUnknown
 from pyspark_ledger.log import policies
-from pyspark_ledger.log.policies import UNCHANGED
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Faults
@@ -228,7 +227,7 @@ def test_a_name_that_numbers_batches_is_not_a_producers(world):
 
 
 def test_a_topic_without_deduplication_takes_only_producers_that_do_not_ask_for_it(world):
-    policies.change(world.log(), False, UNCHANGED, UNCHANGED)
+    policies.change(world.log(), policies.Changes(deduplication=False))
     with pytest.raises(InvalidInput, match="LEDGER_DEDUPLICATION_OFF"):
         Producer(world.log(), name="p")
     plain = Producer(world.log())

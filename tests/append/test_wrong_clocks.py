@@ -22,7 +22,7 @@ OFF = pytest.mark.parametrize("off_ms", [YEAR_MS, -YEAR_MS], ids=["ahead", "behi
 @pytest.fixture
 def world(tmp_path):
     world = World(tmp_path, SMALL, SeededClock(1))
-    policies.change(world.log(), policies.UNCHANGED, policies.UNCHANGED, timedelta(days=7))
+    policies.change(world.log(), policies.Changes(evict_producers_after=timedelta(days=7)))
     return world
 
 

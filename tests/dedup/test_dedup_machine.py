@@ -23,7 +23,6 @@ from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.errors import OutcomeUnknown, Unavailable
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log import places, policies, scan
-from pyspark_ledger.log.policies import UNCHANGED
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
@@ -117,7 +116,7 @@ class DedupMachine(RuleBasedStateMachine):
 
     @rule(commits=st.integers(1, 6))
     def snapshot_more_or_less_often(self, commits: int) -> None:
-        policies.change(self.world.log(), UNCHANGED, commits, UNCHANGED)
+        policies.change(self.world.log(), policies.Changes(snapshot_commits=commits))
 
     @rule()
     def collect_garbage(self) -> None:

@@ -253,7 +253,7 @@ def test_snapshots_move_on_and_recovery_replays_at_most_one_interval_pulsar_7345
 
 def test_the_interval_between_snapshots_is_a_policy(world):
     log = world.log()
-    policies.change(log, UNCHANGED, 2, UNCHANGED)
+    policies.change(log, policies.Changes(snapshot_commits=2))
     for number in range(7):
         append_ids(log, [[("a", number)]])
     assert log.refresh(sync=True).head.ledger == 3
@@ -362,7 +362,7 @@ def test_nobody_is_evicted_unless_a_policy_says_so_and_the_evicted_are_reported(
         append_ids(log, [[("loud", number)]])
     assert last_ids(world.log()) == {"silent": 5, "loud": 8}
 
-    policies.change(log, UNCHANGED, UNCHANGED, timedelta(hours=2))
+    policies.change(log, policies.Changes(evict_producers_after=timedelta(hours=2)))
     for number in range(9, 18):
         clock.sleep(3600)
         append_ids(log, [[("loud", number)]])
@@ -386,18 +386,18 @@ def test_with_deduplication_off_a_writer_that_asks_for_it_is_refused(tmp_path):
     world = World(tmp_path)
     log, other = world.log(), world.log()
     append(other, 1, producer="p", batch_id=BatchId(1))
-    policies.change(log, False, UNCHANGED, UNCHANGED)
+    policies.change(log, policies.Changes(deduplication=False))
     for writer in (log, other):  # also one whose picture is older than the policy
         with pytest.raises(InvalidInput, match=r"LEDGER_DEDUPLICATION_OFF.*deduplication=none"):
             append(writer, 2, producer="p", batch_id=BatchId(2))
     append(log, 3)
-    policies.change(log, True, UNCHANGED, UNCHANGED)
+    policies.change(log, policies.Changes(deduplication=True))
     append(other, 4, producer="p", batch_id=BatchId(2))
     assert world.read() == [1, 3, 4]
 
 
 def test_with_deduplication_off_records_with_ids_are_refused_too_I5(world):
-    policies.change(world.log(), False, UNCHANGED, UNCHANGED)
+    policies.change(world.log(), policies.Changes(deduplication=False))
     with pytest.raises(InvalidInput, match="LEDGER_DEDUPLICATION_OFF"):
         append_ids(world.log(), [[("a", 1)]])
 
@@ -420,7 +420,7 @@ def test_policies_that_make_no_sense_are_refused_and_change_nothing(world, wante
     log = world.log()
     before = log.refresh(sync=True)
     with pytest.raises(InvalidInput, match=f"LEDGER_INVALID_POLICY.*{problem}"):
-        policies.change(log, *wanted)
+        policies.change(log, policies.Changes(*wanted))
     assert log.refresh(sync=True).version == before.version
 
 

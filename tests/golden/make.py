@@ -120,7 +120,7 @@ def with_all_below(metadata: Metadata, key: AnyKey) -> Iterator[AnyKey]:
 def numbered_batches(world: World) -> None:
     """Producers that number their batches: one with several runs, one that was evicted. Some batches mint tokens."""
     log, query = world.log(), a_uuid(1)
-    policies.change(log, policies.UNCHANGED, policies.UNCHANGED, timedelta(hours=1))
+    policies.change(log, policies.Changes(evict_producers_after=timedelta(hours=1)))
     append(log, 0, producer="evicted", batch_id=BatchId(7))
     world.clock.sleep(7200)
     for batch in range(6):

@@ -10,7 +10,6 @@ from pyspark_ledger.errors import CorruptData, Unavailable
 from pyspark_ledger.lifecycle.gc import collect
 from pyspark_ledger.log import places, policies, scan
 from pyspark_ledger.log.index import Index
-from pyspark_ledger.log.policies import UNCHANGED
 from pyspark_ledger.log.seal import seal, sweep
 from pyspark_ledger.metadata.port import CommitKey, Delete, HeadKey, LedgerKey, PartKey
 from pyspark_ledger.testing.memory import Crash, Faults
@@ -177,7 +176,7 @@ def test_a_seal_that_was_decided_by_old_policies_is_refused_I5(tmp_path):
 
     def overtaken(ops):
         log.metadata.transact = transact
-        policies.change(world.log(), True, UNCHANGED, UNCHANGED)
+        policies.change(world.log(), policies.Changes(deduplication=True))
         transact(ops)
 
     log.metadata.transact = overtaken

@@ -12,7 +12,6 @@ from pyspark_ledger.errors import DataLoss, InvalidInput, NotFound
 from pyspark_ledger.files.blobs import Blobs
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log import policies
-from pyspark_ledger.log.policies import UNCHANGED
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.outbox import processing
 from pyspark_ledger.outbox.outbox import Dispatch, Outbox, Send
@@ -64,7 +63,7 @@ def test_records_go_to_several_topics_or_none_of_them(shop):
 def test_policies_that_somebody_changes_do_not_stop_an_outbox_for_ever_I16(shop):
     billing = shop.billing()
     billing.process("m1", shop.order(), bill("m1"))
-    policies.change(shop.log("invoices"), UNCHANGED, 7, UNCHANGED)
+    policies.change(shop.log("invoices"), policies.Changes(snapshot_commits=7))
     billing.process("m2", shop.order(), bill("m2"))
     assert shop.invoiced() == ["m1", "m2"]
 

@@ -23,7 +23,6 @@ from pyspark_ledger.log import policies, scan, topics
 from pyspark_ledger.log.generations import files_of, kept, numbered
 from pyspark_ledger.log.index import Index
 from pyspark_ledger.log.log import Log
-from pyspark_ledger.log.policies import UNCHANGED
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.log.rows import read_slice
 from pyspark_ledger.log.sources import ReadSource
@@ -55,7 +54,7 @@ class Everything:
         self.disk, self.clock = Disk(), SeededClock()
         self.world = World(MemoryStorage(self.disk), LIMITS, self.clock, IDS, key="who")
         log = self.world.log()
-        policies.change(log, UNCHANGED, UNCHANGED, timedelta(hours=1))
+        policies.change(log, policies.Changes(evict_producers_after=timedelta(hours=1)))
         with self.world.storage.mounted():
             for number in range(24):
                 self._commit(log, number)
