@@ -19,7 +19,14 @@ from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.compaction.plan import begin
 from pyspark_ledger.compaction.work import Progress, Work, survivors_of, write
 from pyspark_ledger.errors import Conflict, InvalidInput
-from pyspark_ledger.log.generations import CompactedBatch, fetch_replaced, newest, stage_manifest, stage_replaced
+from pyspark_ledger.log.generations import (
+    CompactedBatch,
+    fetch_replaced,
+    is_collected,
+    newest,
+    stage_manifest,
+    stage_replaced,
+)
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.metadata.ephemeral import Ephemeral
 from pyspark_ledger.metadata.port import CompactorKey
@@ -126,7 +133,7 @@ def _publish(log: Log, generation: Generation, files: list[FileRef]) -> None:
             return replace(head, generation=generation)
         known = head.replaced, head.gc_epoch
         if known not in lists:
-            replaced = fetch_replaced(log.files, head.replaced)
+            replaced = [each for each in fetch_replaced(log.files, head.replaced) if not is_collected(each, head)]
             lists[known] = stage_replaced(log.files, [*replaced, Replaced(last, head.gc_epoch)], head.gc_epoch)
         return replace(head, generation=generation, replaced=lists[known])
 

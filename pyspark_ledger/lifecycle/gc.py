@@ -37,7 +37,7 @@ from pyspark_ledger.log.index import Index
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.trimmed import is_readable
 from pyspark_ledger.metadata.port import DedupKey, GcKey, Put, TransactionLost, Versioned
-from pyspark_ledger.metadata.records import Commit, DedupSnapshot, EpochBirth, FileRef, GcEpoch, Going, Head
+from pyspark_ledger.metadata.records import Commit, DedupSnapshot, EpochBirth, FileRef, GcEpoch, Head
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +78,8 @@ def collect(
         return Collected(view.head.gc_epoch, ())
     deletion = _Deletion(log, dry_run, progress)
     judged = _Judged.of(log, view.head, node.record, thorough)
+    next_epoch = _NextEpoch(log)
+    next_epoch.head_after(view.head)  # reads what it needs: a disk that fails then has changed nothing yet
     try:
         _delete_unnamed(log, view, judged, epochs, deletion)
         _delete_replaced(log, view.head, deletion)
@@ -88,7 +90,7 @@ def collect(
         raise
     if not dry_run:
         _remove_empty_folders(log, epochs, judged, view.head)
-        view = _raise_epoch(log, view.head.gc_epoch)
+        view = _raise_epoch(log, view.head.gc_epoch, next_epoch)
         logger.info("gc topic=%s epoch=%d deleted=%d", view.head.name, view.head.gc_epoch, deletion.count)
     return Collected(view.head.gc_epoch, tuple(deletion.shown), deletion.count)
 
@@ -166,52 +168,28 @@ def _read_epoch_node(log: Log) -> Versioned[GcEpoch]:
     return found
 
 
-def _raise_epoch(log: Log, epoch: int) -> View:
+def _raise_epoch(log: Log, epoch: int, next_epoch: _NextEpoch) -> View:
     """Raises the epoch, unless somebody else has. In every try the node's age is judged anew, at the version that the
-    same transaction replaces."""
+    same transaction replaces. Nothing is staged: gc works on a full disk too."""
     node = _read_epoch_node(log)
-    begins_at = 0
-    staged: dict[object, FileRef | None] = {}  # each list is staged once, however often the raise is tried
-
-    def once(rows: object, stage: Callable[[], FileRef | None]) -> FileRef | None:
-        if rows not in staged:
-            staged[rows] = stage()
-        return staged[rows]
+    first_commit = 0
 
     def raised(head: Head) -> Head | None:
-        nonlocal node, begins_at
+        nonlocal node, first_commit
         node = _read_epoch_node(log)
         if head.gc_epoch != epoch or not _is_old_enough(log, node):
             return None
         log.check_not_set_back(head)
-        begins_at = head.ledger_first_commit
-        old = compacted.fetch_replaced(log.files, head.replaced)
-        new = [each for each in old if compacted.is_readable(each, head)]
-        list_of_generations = head.replaced
-        if new != old:
-            list_of_generations = once(tuple(new), lambda: compacted.stage_replaced(log.files, new, epoch))
-        after = replace(
-            head,
-            gc_epoch=epoch + 1,
-            replaced=list_of_generations,
-            pending=tuple(pending for pending in head.pending if is_readable(pending, head)),
-        )
-        before = going.fetch(log.files, head)
-        left = [each for each in before if not going.is_due(each, head)]
-        # A list of what is going is itself replaced so soon that it is found among the unnamed files of its epoch.
-        named = (*_replaceable(log, after), head.going)
-        left += [Going(f, epoch) for f in head.gc_kept if f not in named and not _is_node_of_index(log, head, f)]
-        if left != before:
-            after = replace(after, going=once(("going", *left), lambda: going.stage(log.files, left, epoch)))
-        return replace(after, gc_kept=_replaceable(log, after))
+        first_commit = head.ledger_first_commit
+        return next_epoch.head_after(head)
 
     def born() -> list[Put]:
-        return [Put(GcKey(log.topic.uuid), _next_epoch(node.record, epoch, begins_at), node.version)]
+        return [Put(GcKey(log.topic.uuid), _born(node.record, epoch, first_commit), node.version)]
 
     return log.change_head(raised, "raising the gc epoch", born)
 
 
-def _next_epoch(before: GcEpoch, epoch: int, first_commit: int) -> GcEpoch:
+def _born(before: GcEpoch, epoch: int, first_commit: int) -> GcEpoch:
     """The epoch after this one. Everything before the last but one is judged by now."""
     floor = epoch - 1
     births = [*before.births, EpochBirth(epoch + 1, first_commit)]
@@ -227,17 +205,43 @@ def _replaceable(log: Log, head: Head) -> tuple[FileRef, ...]:
     return replaceable(head, dedup.record if dedup is not None else None)
 
 
-def _is_node_of_index(log: Log, head: Head, file: FileRef) -> bool:
-    """Whether a file that was on the right edge of the index is in it now: a node that is full."""
-    index = Index(log.files, head.index)
-    first = index.first_ledger_in(file)
-    return first is not None and file in index.path(first)
-
-
 def replaceable(head: Head, dedup: DedupSnapshot | None) -> tuple[FileRef, ...]:
     """The files that a head and a dedup snapshot name, and may be replaced by others."""
     files = (dedup.producers_file, dedup.evicted_file) if dedup is not None else ()
     return (*head.index, *(file for file in (*files, head.replaced, head.going) if file is not None))
+
+
+class _NextEpoch:
+    """The head when the epoch ends."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._gone: dict[tuple[FileRef, ...], tuple[FileRef, ...]] = {}  # by what is named then
+
+    def head_after(self, head: Head) -> Head:
+        """Lists of what is kept for a while go when nothing in them is left; who adds to one leaves out what is gone."""
+        generations, files = (
+            compacted.fetch_replaced(self._log.files, head.replaced),
+            going.fetch(self._log.files, head),
+        )
+        after = replace(
+            head,
+            gc_epoch=head.gc_epoch + 1,
+            pending=tuple(pending for pending in head.pending if is_readable(pending, head)),
+            replaced=head.replaced if any(compacted.is_readable(each, head) for each in generations) else None,
+            going=head.going if any(not going.is_due(each, head) for each in files) else None,
+        )
+        kept = _replaceable(self._log, after)
+        if kept not in self._gone:
+            replaced = (file for file in head.gc_kept if file not in kept and not self._is_full_node(head, file))
+            self._gone[kept] = tuple(replaced)
+        return replace(after, gc_kept=kept, gc_gone=self._gone[kept])
+
+    def _is_full_node(self, head: Head, file: FileRef) -> bool:
+        """Whether a file that was on the right edge of the index is inside it now: a node that is full."""
+        index = Index(self._log.files, head.index)
+        first = index.first_ledger_in(file)
+        return first is not None and file in index.path(first)
 
 
 # -- what nothing names ---------------------------------------------------------------------------------------------
@@ -351,6 +355,7 @@ def _named_by_ledger(log: Log, view: View, ledger: int) -> list[FileRef]:
 
 def _delete_replaced(log: Log, head: Head, deletion: _Deletion) -> None:
     """What was replaced before the epoch began. A leaf goes after the files that its ledger does not need any more."""
+    deletion.of(head.gc_gone)
     replaced = going.fetch(log.files, head)
     kept: dict[int, set[bytes]] = {}  # by ledger: the ids of files that are still needed
     for each in replaced:

@@ -22,6 +22,11 @@ def fetch(files: TopicFiles, head: Head) -> list[Going]:
     return files.fetch_records(head.going, _rows()) if head.going is not None else []
 
 
+def is_done(each: Going, head: Head) -> bool:
+    """Whether gc has deleted it by now."""
+    return each.epoch < head.gc_epoch - 1
+
+
 def stage(files: TopicFiles, going: Iterable[Going], epoch: int) -> FileRef | None:
     rows = [_rows().dump(each) for each in going]
     return files.stage(rows, _rows().schema, epoch) if rows else None

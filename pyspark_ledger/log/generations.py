@@ -95,6 +95,11 @@ def is_readable(replaced: Replaced, head: Head) -> bool:
     return replaced.epoch >= head.gc_epoch - 1
 
 
+def is_collected(replaced: Replaced, head: Head) -> bool:
+    """Whether gc has deleted its files by now."""
+    return replaced.epoch < head.gc_epoch - 2
+
+
 def fetch_replaced(files: TopicFiles, list_file: FileRef | None) -> list[Replaced]:
     return files.fetch_records(list_file, _replaced_rows()) if list_file is not None else []
 

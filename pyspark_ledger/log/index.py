@@ -79,8 +79,8 @@ class Index:
 
     def first_ledger_in(self, node: FileRef) -> int | None:
         """The first ledger below a node; None if the file is none."""
-        columns = self._files.fetch_table(node).schema.names
-        return self._rows(node)[0].ledger if {"level", "first_commit"} <= set(columns) else None
+        row = next(iter(self._files.fetch(node)), {})
+        return row["ledger"] if "level" in row else None
 
     def bytes_before(self, row: IndexRow) -> int:
         """Bytes of the topic before a leaf or node. In files from before it was noted there, from the first commit."""
@@ -95,17 +95,19 @@ class Index:
         return self._files.fetch_records(leaf, _commit_rows())
 
     def references(self, first_commit: int) -> Iterator[FileRef]:
-        """Every file of the tree that is on the way to this commit or a later one."""
+        """Every node of the tree, and the leaves from the one with this commit on. The nodes that list leaves, a
+        thousand each, are not read for that before the commit: so this costs little, however long the log is."""
         yield from self._spine
-        yield from self._references(self._top, first_commit)
+        yield from self._nodes(self._top)
+        for leaf in self.leaves(lambda row: row.first_commit, first_commit):
+            yield leaf.file
 
-    def _references(self, rows: list[IndexRow], first_commit: int) -> Iterator[FileRef]:
-        for row in self._from(rows, lambda row: row.first_commit, first_commit):
+    def _nodes(self, rows: list[IndexRow]) -> Iterator[FileRef]:
+        for row in self._from(rows, lambda row: row.ledger, self._first):
             if row.level > 0:
                 yield row.file
-                yield from self._references(self._rows(row.file), first_commit)
-            elif row.ledger >= self._first:
-                yield row.file
+            if row.level > 1:
+                yield from self._nodes(self._rows(row.file))
 
     def given_up(self, first: int, end: int) -> Iterator[IndexRow]:
         """The leaves of the ledgers in [first, end), and each node right after the last leaf in it, if that is among

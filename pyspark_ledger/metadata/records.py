@@ -213,6 +213,7 @@ class Head:
     operations: tuple[builtins.bytes, ...] = ()  # ids of the last changes that were no commits, newest last
     index: tuple[FileRef, ...] = ()  # the right edge of the tree over sealed ledgers, lowest level first
     gc_kept: tuple[FileRef, ...] = ()  # files that can be replaced, as they were when gc last raised the epoch
+    gc_gone: tuple[FileRef, ...] = ()  # those that were not named any more then: they go when the epoch ends
     generation: Generation | None = None  # the newest
     replaced: FileRef | None = None  # the generations before it that are kept
     tokens: int = 0  # minted so far, with records of the topic
