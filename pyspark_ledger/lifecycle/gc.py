@@ -219,22 +219,20 @@ class _NextEpoch:
         self._gone: dict[tuple[FileRef, ...], tuple[FileRef, ...]] = {}  # by what is named then
 
     def head_after(self, head: Head) -> Head:
-        """Lists of what is kept for a while go when nothing in them is left; who adds to one leaves out what is gone."""
-        generations, files = (
-            compacted.fetch_replaced(self._log.files, head.replaced),
-            going.fetch(self._log.files, head),
-        )
+        """A list of what is kept for a while goes when nothing in it is left: who adds to it leaves out what is gone."""
+        files = self._log.files
+        generations, replaced = compacted.fetch_replaced(files, head.replaced), going.fetch(files, head)
         after = replace(
             head,
             gc_epoch=head.gc_epoch + 1,
             pending=tuple(pending for pending in head.pending if is_readable(pending, head)),
             replaced=head.replaced if any(compacted.is_readable(each, head) for each in generations) else None,
-            going=head.going if any(not going.is_due(each, head) for each in files) else None,
+            going=head.going if any(not going.is_due(each, head) for each in replaced) else None,
         )
         kept = _replaceable(self._log, after)
         if kept not in self._gone:
-            replaced = (file for file in head.gc_kept if file not in kept and not self._is_full_node(head, file))
-            self._gone[kept] = tuple(replaced)
+            gone = (file for file in head.gc_kept if file not in kept and not self._is_full_node(head, file))
+            self._gone[kept] = tuple(gone)
         return replace(after, gc_kept=kept, gc_gone=self._gone[kept])
 
     def _is_full_node(self, head: Head, file: FileRef) -> bool:
