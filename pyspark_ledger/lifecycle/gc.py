@@ -219,7 +219,7 @@ class _NextEpoch:
         self._gone: dict[tuple[FileRef, ...], tuple[FileRef, ...]] = {}  # by what is named then
 
     def head_after(self, head: Head) -> Head:
-        """A list of what is kept for a while goes when nothing in it is left: who adds to it leaves out what is gone."""
+        """A list of what is kept for a while goes when all in it is gone; who adds to it leaves out what is gone."""
         files = self._log.files
         generations, replaced = compacted.fetch_replaced(files, head.replaced), going.fetch(files, head)
         after = replace(
