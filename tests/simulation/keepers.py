@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyspark_ledger.compaction import run as compaction
-from pyspark_ledger.lifecycle import gc, repair
+from pyspark_ledger.lifecycle import gc, repair, retention
 from pyspark_ledger.testing.history import CompactionSeen
 from tests.simulation.process import Process
 from tests.simulation.stage import LOG, OUT, TABLE
@@ -32,6 +32,20 @@ class Cleaner(Process):
 
     def step(self) -> None:
         gc.collect(self.log(self.stage.chance.choice([LOG, TABLE, OUT])))
+
+
+class Trimmer(Process):
+    """Gives up the ledgers before some place, as far as nobody holds them. A table is held by its horizon, as soon as
+    it was compacted; before that its oldest keys would be lost for good."""
+
+    thinks_s = 2.0
+
+    def step(self) -> None:
+        topic = self.stage.chance.choice(self.play.trimmed_topics)
+        if topic == TABLE and self.log(TABLE).refresh(sync=True).head.generation is None:
+            return
+        self.play.keep_a_copy(topic)  # what is given up was written, all the same
+        retention.trim(self.log(topic), before=self.play.anywhere(topic))
 
 
 class Operator(Process):

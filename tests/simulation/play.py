@@ -16,10 +16,11 @@ from pyspark_ledger.cursors import consumer as consumers
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.datasource import planning
-from pyspark_ledger.errors import LedgerError
+from pyspark_ledger.errors import DataLoss, LedgerError
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
+from pyspark_ledger.log.places import PlaceLike, earliest
 from pyspark_ledger.log.reader import Reader, Record
 from pyspark_ledger.metadata import chores, ephemeral
 from pyspark_ledger.metadata.port import CompactorKey, OwnerKey, PartKey, PinKey, ReviserKey, RootKey
@@ -29,7 +30,7 @@ from pyspark_ledger.testing.history import Event, FinalFiles, FinalLog, FinalTok
 from pyspark_ledger.testing.recorder import MemoryRecorder
 from pyspark_ledger.testing.schedule import TurnLock
 from pyspark_ledger.tokens.tokens import Tokens
-from tests.simulation.keepers import BadLuck, Cleaner, CompactionLooker, Compactor, Operator
+from tests.simulation.keepers import BadLuck, Cleaner, CompactionLooker, Compactor, Operator, Trimmer
 from tests.simulation.process import Process, Ticks
 from tests.simulation.readers import CompactedQuery, Follower, Query, StateReader, SubscribedQuery
 from tests.simulation.stage import GRACE_S, LOG, OUT, SUBSCRIPTIONS, TABLE, Stage
@@ -46,6 +47,13 @@ SCENES: dict[str, list[type[Process]]] = {
     "threads": [Writer, ThreadedSubscriber, ThreadedSubscriber, Resetter, Looker, Cleaner],
     "a table": [TableWriter, TableWriter, Compactor, Compactor, StateReader, CompactedQuery, CompactionLooker, Cleaner],
     "tokens": [Writer, Spender, Spender, Cleaner],
+    "a log that is given up": [
+        Writer, BatchWriter, SubscribedQuery, SubscribedQuery, Subscriber, Resetter, Looker, Follower, Query, Trimmer,
+        Trimmer, Cleaner,
+    ],
+    "a table that is given up": [
+        TableWriter, TableWriter, Compactor, Compactor, StateReader, CompactedQuery, CompactionLooker, Trimmer, Cleaner,
+    ],
     "a rollback": [
         Writer, BatchWriter, RecordWriter, Follower, Follower, Query, Query, SubscribedQuery, Resetter, Cleaner,
         Operator,
@@ -55,6 +63,8 @@ SCENES: dict[str, list[type[Process]]] = {
         Compactor, StateReader, CompactedQuery, CompactionLooker, Spender, Cleaner,
     ],
 }  # fmt: skip
+# After a rollback. A column may be gone that a query has just seen.
+LOST_BY_ROLLBACK = ("LEDGER_SET_BACK", "LEDGER_POSITION_PAST_END", "LEDGER_COLUMN_NOT_FOUND")
 TROUBLES = (0.0, 0.01, 0.03, 0.1)
 
 
@@ -77,6 +87,9 @@ class Play:
         self._open = ExitStack()
         self.sessions: dict[str, OpenNamespace] = {}  # by address: the queries'
         self.damaged: dict[str, bytes] = {}
+        self.trims = any(kind is Trimmer for kind in SCENES[self.scene])
+        self.trimmed_topics = [topic for topic in (LOG, TABLE) if topic == LOG or Compactor in SCENES[self.scene]]
+        self.copies: dict[str, dict[Position, Row]] = {}  # of what may have been given up since
         self._ever_damaged: set[str] = set()
         self.cast: list[Process] = [
             kind(self, f"{kind.__name__.lower()}-{number}") for number, kind in enumerate(SCENES[self.scene], 1)
@@ -210,9 +223,12 @@ class Play:
 
     # -- what is asked meanwhile -----------------------------------------------------------------------------------
 
-    def is_end(self, topic: str, position: Position) -> bool:
+    def is_end(self, topic: str, position: PlaceLike) -> bool:
         """Whether nothing of a topic comes after a position."""
-        return not list(Reader(self.stage.log(topic), position, "latest"))
+        try:
+            return not list(Reader(self.stage.log(topic), position, "latest"))
+        except DataLoss:  # what comes after it was given up
+            return False
 
     def anywhere(self, topic: str) -> Position:
         """Some position of a topic, by chance."""
@@ -232,6 +248,24 @@ class Play:
         before = self.damaged.pop(path, None)
         if before is not None and path in self.stage.disk.files():
             self.stage.disk.put(path, before)
+
+    def keep_a_copy(self, topic: str) -> None:
+        """Before ledgers are given up."""
+        rows = self.rows(topic)
+        self.copies.setdefault(topic, {}).update((row.position, row) for row in rows if row.position is not None)
+
+    def ever_written(self, topic: str, rows: Iterable[Row]) -> tuple[Row, ...]:
+        """What a topic has now, and before that what it has given up."""
+        there = tuple(rows)
+        begin = earliest(self.stage.log(topic).view())
+        gone = [row for position, row in sorted(self.copies.get(topic, {}).items()) if position < begin]
+        return (*gone, *there)
+
+    def may_have_lost(self, error: LedgerError) -> bool:
+        """Whether an error that tells of a loss tells the truth."""
+        if error.code == "LEDGER_TRIMMED":
+            return self.trims
+        return bool(self.rollbacks) and error.code in LOST_BY_ROLLBACK
 
     def may_fail(self) -> bool:
         """Whether the store or the disk may be in trouble, or has been a moment ago."""
@@ -255,7 +289,8 @@ class Play:
         for topic in (LOG, TABLE, OUT):
             log = self.stage.log(topic)
             records = list(Reader(log, "earliest", "latest"))
-            recorder.saw(FinalLog(topic=topic, rows=tuple(final_row(topic, record) for record in records)))
+            rows = self.ever_written(topic, (final_row(topic, record) for record in records))
+            recorder.saw(FinalLog(topic=topic, rows=rows))
             self.no_file_is_left(log, recorder)
             minted += [record.token for record in records if record.token and topic == LOG]
         present = Tokens(self.stage.log(LOG), GROUP).present(minted) if minted else []
@@ -276,10 +311,10 @@ class Play:
 
     def no_file_is_left(self, log: Log, recorder: MemoryRecorder) -> None:
         """The leak oracle: when gc has had its time, there is no file that nothing names."""
-        for _ in range(4):
+        for _ in range(5):
             gc.collect(log)
             self.stage.schedule.now += GRACE_S
-        gc.collect(log)
+        gc.collect(log, thorough=True)  # which also finds what was staged late
         uuid, files = log.topic.uuid, gc.references(log, log.refresh(sync=True))
         named = {staged_file(uuid, file.epoch, file.uid) for file in files}
         present = {path for path in self.stage.disk.files() if path.startswith(f"{uuid}/")}

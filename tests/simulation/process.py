@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from tests.simulation.play import Play
 
 TELLING = (Conflict, CursorUnderRevision, Fenced, OutcomeUnknown, Unavailable)  # an honest answer in bad times
-# After a rollback. A column may be gone that a query has just seen.
-WHAT_IS_LOST = ("LEDGER_SET_BACK", "LEDGER_POSITION_PAST_END", "LEDGER_COLUMN_NOT_FOUND")
 CALL_S = 0.003  # how long a call takes on average
 LONGEST_PAUSE_S = 15.0  # more than a session lives
 
@@ -128,7 +126,7 @@ class Process:
                 self.told = str(error)
                 begun = begun and not self.starts_again_after(error)
             except (DataLoss, InvalidInput) as error:
-                if not self.play.rollbacks or error.code not in WHAT_IS_LOST:
+                if not self.play.may_have_lost(error):
                     raise
                 self.told = str(error)
                 self.lost()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from pyspark_ledger.base.position import EARLIEST, Position
+from pyspark_ledger.base.position import Position
 from pyspark_ledger.compaction.plan import state_slices
 from pyspark_ledger.datasource import LedgerDataSource
 from pyspark_ledger.errors import DataLoss, LedgerError
@@ -21,20 +21,23 @@ from tests.simulation.writers import table_row
 class Follower(Process):
     """Reads on from where it stopped, a few records at a time."""
 
+    readings = 1  # each begins anew: what it comes after may have been given up
+
     def begin(self) -> None:
         self.source = self.log(LOG, watch=self.stage.happens(0.5))
-        self.position = EARLIEST
+        self.position: Position | None = None
+        self.readings += 1
 
     def step(self) -> None:
-        with self.recorder.asking(Poll(topic=LOG, start=self.position)) as call:
-            reader = Reader(self.source, self.position, "latest")
+        with self.recorder.asking(Poll(topic=LOG, reader=f"{self.name}, {self.readings}", start=self.position)) as call:
+            reader = Reader(self.source, self.position or "earliest", "latest")
             records = islice(reader, self.stage.chance.randint(1, 20))
             rows = [Row(str(record["n"]), record.position) for record in records]
             self.position = reader.position
             call.ok(rows=tuple(rows))
 
     def caught_up(self) -> bool:
-        return self.play.is_end(LOG, self.position)
+        return self.position is not None and self.play.is_end(LOG, self.position)
 
 
 class StateReader(Process):
@@ -184,7 +187,7 @@ class Query(Process):
     def caught_up(self) -> bool:
         offsets = self.checkpoint.offsets
         if not offsets:
-            return self.play.is_end(self.topic, EARLIEST)
+            return self.play.is_end(self.topic, "earliest")
         if self.checkpoint.done < len(offsets):
             return False
         return self.play.is_end(self.topic, Position.parse(fields(offsets[-1])["pos"]))
