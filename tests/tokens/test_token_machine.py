@@ -2,6 +2,7 @@
 
 Two sinks and a Python caller share a group; a third sink is a group of its own. Batches are any mixture of tokens, new
 and old, of records and minted ones, with repetitions. The model: in each group a token is there, or it has one effect.
+Records are given up too: then a token may be data loss by name, and never a "duplicate" that nobody has processed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +19,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pyspark_ledger.append import append as protocol
-from pyspark_ledger.errors import Conflict, OutcomeUnknown, Unavailable
-from pyspark_ledger.lifecycle import gc
+from pyspark_ledger.base.position import Position
+from pyspark_ledger.base.token_prefix import TokenPrefix
+from pyspark_ledger.errors import Conflict, DataLoss, OutcomeUnknown, Unavailable
+from pyspark_ledger.lifecycle import gc, retention
+from pyspark_ledger.log.places import earliest
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.groups import Groups
@@ -26,7 +31,9 @@ from tests.support import examples
 from tests.support.pipeline import Pipeline, batch_with_tokens
 from tests.support.worlds import SMALL
 
-TINY = replace(SMALL, token_chunk=8, token_block=4, inline_bitmap_bytes=24, inline_bitmaps=1, node_bitmap_bytes=5)
+TINY = replace(
+    SMALL, gc_grace_ms=0, token_chunk=8, token_block=4, inline_bitmap_bytes=24, inline_bitmaps=1, node_bitmap_bytes=5
+)
 TROUBLES = (OutcomeUnknown, Unavailable)
 OURS, THEIRS = "invoices", "shipments"
 CALLER, MINTER = 3, 4
@@ -89,6 +96,8 @@ class TokenMachine(RuleBasedStateMachine):
             self.sinks[who] = self.sink(who)
         except (*TROUBLES, Conflict):  # not known, or gc was faster: somebody writes them again
             pass
+        except DataLoss:
+            assert any(map(self.is_gone, batch)), "no record of these was given up"
 
     @rule(data=st.data())
     def call(self, data: st.DataObject) -> None:
@@ -101,6 +110,9 @@ class TokenMachine(RuleBasedStateMachine):
         except (Crash, *TROUBLES):
             self.lost_calls |= set(ids)
             self.caller = self.pipeline.tokens(OURS, self.faults[CALLER])
+            return
+        except DataLoss:
+            assert any(map(self.is_gone, ids)), "no record of these was given up"
             return
         mine = [token for token, told in zip(ids, took, strict=True) if told]
         assert len(mine) == len(set(mine))
@@ -119,6 +131,16 @@ class TokenMachine(RuleBasedStateMachine):
     def collect(self) -> None:
         gc.collect(self.pipeline.log())
         gc.collect(self.pipeline.log(self.pipeline.invoices))
+
+    @rule(data=st.data())
+    def trim(self, data: st.DataObject) -> None:
+        """Token groups hold nothing."""
+        if self.tokens:
+            before = position_of(data.draw(st.sampled_from(self.tokens)))
+            retention.trim(self.pipeline.log(), before=before)
+
+    def is_gone(self, token: str) -> bool:
+        return token in self.tokens and position_of(token) < earliest(self.pipeline.log().refresh(sync=True))
 
     def number(self, token: str) -> int:
         return self.tokens.index(token) if token in self.tokens else 1_000 + self.minted.index(token)
@@ -144,22 +166,39 @@ class TokenMachine(RuleBasedStateMachine):
                 assert not ((theirs, self.number(token)) in written and not theirs and token in self.called)
 
     def there(self, group: str) -> dict[str, bool]:
-        known = self.tokens + (self.minted if group == OURS else [])
-        return dict(zip(known, self.pipeline.tokens(group).present(known), strict=True))
+        """Of those that are gone, some by chance, and one by one: each may be data loss."""
+        begin = earliest(self.pipeline.log().refresh(sync=True))
+        left = [token for token in self.tokens if position_of(token) >= begin]
+        known = left + (self.minted if group == OURS else [])
+        found = dict(zip(known, self.pipeline.tokens(group).present(known), strict=True))
+        for token in self.tokens[: len(self.tokens) - len(left)][:: max(1, len(self.tokens) // 4)]:
+            with suppress(DataLoss):
+                [found[token]] = self.pipeline.tokens(group).present([token])
+        return found
 
     def teardown(self) -> None:
         if not hasattr(self, "pipeline"):
             return
         self.pipeline.world.server.deliver_delayed()
         for group in (OURS, THEIRS):
-            for known in (self.tokens, self.minted):
+            for known in ([token for token in self.tokens if not self.is_gone(token)], self.minted):
                 if known:
                     self.pipeline.tokens(group).consume(known)
+        if self.tokens and self.is_gone(self.tokens[0]):
+            shutil.rmtree(self.folder)
+            return  # what was given up and not consumed counts as in flight for ever
         for stats in self.pipeline.tokens().stats():
             unheld = self.unheld if stats.group == OURS else 0
             assert max(stats.in_flight, stats.blocks) <= unheld, "no token is left when nothing is in flight"
             assert stats.nodes - stats.blocks <= 2, "nor what told of them: the last chunk is not full yet"
         shutil.rmtree(self.folder)
+
+
+def position_of(token: str) -> Position:
+    prefix, _, index = token.rpartition(":")
+    found = TokenPrefix.parse(prefix)
+    assert found is not None
+    return Position(found.ledger, found.entry, int(index))
 
 
 TestTokenMachine = TokenMachine.TestCase
