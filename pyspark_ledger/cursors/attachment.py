@@ -16,7 +16,7 @@ from pyspark_ledger.base.clock import Deadline
 from pyspark_ledger.base.names import this_process
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.cursors.node import CursorNode, Edit
-from pyspark_ledger.cursors.revision import under_revision
+from pyspark_ledger.cursors.revision import SeenRevision, under_revision
 from pyspark_ledger.errors import Conflict, CursorUnderRevision, Fenced, LedgerError, NotFound
 from pyspark_ledger.log import scan
 from pyspark_ledger.metadata.records import Cursor, Holder
@@ -138,14 +138,18 @@ class Attachment:
         """Whether somebody is resetting the cursor right now. One who died while doing so does not count."""
         return self.node.is_being_revised(self.node.current(self._log.metadata.session_timeout_s / 5))
 
-    def acknowledge(self, position: Position, revision: int) -> Cursor:
-        """Acknowledges everything before a position that was read under a revision. Does nothing if the cursor has
-        another revision by now. A position past the end is refused: from there new records would be skipped later."""
+    def acknowledge(self, position: Position, revision: int, reset: bytes = b"") -> Cursor:
+        """Acknowledges everything before a position that was read under a revision, which that ``reset`` has made (if
+        it is known). Does nothing if the cursor has another revision by now. A position past the end is refused: from
+        there new records would be skipped later."""
+        seen = SeenRevision(revision, reset)
 
         def forward(cursor: Cursor) -> Cursor | None:
             self._check_owner(cursor)
             if cursor.revision != revision or cursor.reviser or position <= cursor.mark_delete:
                 return None
+            if not seen.is_of(cursor):
+                return None  # another reset has the number of one that was lost in a rollback
             view = self._log.view()
             if position > view.head.end:
                 view = self._log.refresh(sync=True)

@@ -19,6 +19,7 @@ from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.cursors.attachment import Attachment, SubscriptionType
 from pyspark_ledger.cursors.backoff import DEFAULT_BACKOFF, Backoff, Refused
 from pyspark_ledger.cursors.node import CursorNode
+from pyspark_ledger.cursors.revision import SeenRevision
 from pyspark_ledger.errors import CursorUnderRevision, InvalidInput, LedgerError
 from pyspark_ledger.log import scan
 from pyspark_ledger.log.log import Log
@@ -113,6 +114,7 @@ class Consumer:
         self._lock = threading.RLock()
         self._closed = False
         self._epoch = self._revision = -1
+        self._seen = SeenRevision(0)
         self._mark = self._unwritten = 0
         self._acks = Runs()
         self._fresh: set[int] = set()  # acknowledged, and not yet merged into _acks: that takes long with many gaps
@@ -137,6 +139,7 @@ class Consumer:
         self._refused.clear()  # they come with everything else
         self._fresh = set()
         self._epoch, self._revision = cursor.epoch, cursor.revision  # first: reads under way are outdated
+        self._seen = SeenRevision.of(cursor)
         self._queue: deque[Message] = deque()
         self._mark = acks.next_missing(cursor.ordinal)
         self._acks = acks.since(self._mark)
@@ -174,6 +177,7 @@ class Consumer:
         self._check_open()
         self._check_history()
         cursor = self._attachment.verified()
+        self._check_revision(cursor)
         if (cursor.revision, cursor.epoch) != (self._revision, self._epoch):
             self._adopt(cursor)
         if self._unwritten and self._log.clock.monotonic() - self._written_at > PERSIST_S:
@@ -330,6 +334,7 @@ class Consumer:
         writing, self._unwritten = self._unwritten, 0
 
         def write(cursor: Cursor) -> Cursor | None:
+            self._check_revision(cursor)
             if cursor.revision != revision:
                 return None  # an old acknowledgement moves nothing (I7)
             done = self._node.acks(cursor) | ((0, max(mark, cursor.ordinal)), *acks)
@@ -376,11 +381,19 @@ class Consumer:
     def _check_history(self) -> None:
         """What it has received may be lost, and other records may be in their places by now."""
         if self._log.histories != self._history:
-            raise RolledBack(
-                f"{self._node.what}: ZooKeeper was rolled back to an older state, and this consumer may have received "
-                "what was lost. What it has acknowledged and not written yet does not count. Close it and make another "
-                "one, which goes on from where the subscription is"
-            )
+            raise self._rolled_back("may have received what was lost")
+
+    def _check_revision(self, cursor: Cursor) -> None:
+        """What it has received under a reset that is lost must not be acknowledged under another of the same number."""
+        if not self._seen.is_of(cursor):
+            raise self._rolled_back(f"knows {self._seen}, which was lost")
+
+    def _rolled_back(self, why: str) -> RolledBack:
+        return RolledBack(
+            f"{self._node.what}: ZooKeeper was rolled back to an older state, and this consumer {why}. What it has "
+            "acknowledged and not written yet does not count. Close it and make another one, which goes on from where "
+            "the subscription is"
+        )
 
     def __enter__(self) -> Consumer:
         return self

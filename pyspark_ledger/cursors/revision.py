@@ -9,14 +9,39 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from pyspark_ledger.base.names import this_process
 from pyspark_ledger.cursors.node import CursorNode, Edit
 from pyspark_ledger.errors import CursorUnderRevision, Fenced, LedgerError, NotFound, OutcomeUnknown, Unavailable
+from pyspark_ledger.log.places import SEEN_BYTES
 from pyspark_ledger.metadata.port import Op
 from pyspark_ledger.metadata.records import Cursor, Holder, PastRevision
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRevision:
+    """A revision as somebody knows it: its number, and how the id of the reset that made it begins. After a rollback of
+    ZooKeeper another reset may get the number, but not the id."""
+
+    number: int
+    reset: bytes = b""  # empty: no reset has made it, or its id is not known
+
+    @classmethod
+    def of(cls, cursor: Cursor) -> SeenRevision:
+        return cls(cursor.revision, b"".join(cursor.operations[-1:])[:SEEN_BYTES])
+
+    def is_of(self, cursor: Cursor) -> bool:
+        """Whether the cursor has this revision, or had it before. If not, it was lost in a rollback."""
+        since = cursor.revision - self.number
+        # Every reset adds one id. Earlier versions of this package added none for some, so it may also come later.
+        remembered = cursor.operations[-1 - since :] if 0 <= since < len(cursor.operations) else ()
+        ids = [operation[:SEEN_BYTES] for operation in remembered]
+        return since >= 0 and (not self.reset or not ids or self.reset in ids)
+
+    def __str__(self) -> str:
+        return f"revision {self.number}" + (f" by the reset {self.reset.hex()}" if self.reset else "")
 
 
 class RevisionController:

@@ -5,8 +5,8 @@ one spelling. The constant ``{"initial": true}`` stands for "wherever the option
 where that was in ``from``, so that a replay of batch 0 reads what it read.
 
 Offsets also say what a query has seen: the last commit of which a record lies before the position, and which cursor it
-follows. A query that starts compares them with the topic: after a rollback of ZooKeeper, or if a subscription was
-deleted and made again, the same number stands for something else.
+follows, under which reset. A query compares them with the topic: after a rollback of ZooKeeper, or if a subscription
+was deleted and made again, the same number stands for something else.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Offset:
     generation: int | None = None  # with readCompacted: the batch reads from this one; 0: there was none yet
     base: Position | None = None  # and skips tombstones before this: the reader never saw what they removed
     cursor: bytes = b""  # how the id of the subscription's cursor begins; empty: none, or not known
+    reset: bytes = b""  # how the id of the reset that made the revision begins; empty: none, or not known
     # These follow from the position, and offsets of version 1 do not have them.
     name: str = ""  # the topic's
     records: int | None = None  # before the position: the difference of two offsets is a lag
@@ -65,6 +66,8 @@ class Offset:
             fields["cursor"] = self.cursor.hex()
         if self.start is not None:
             fields["from"] = str(self.start)
+        if self.reset:
+            fields["reset"] = self.reset.hex()
         if self.generation is not None:
             fields |= {"gen": self.generation, "base": str(self.base)}
         return {"topics": {self.name: dict(sorted(fields.items()))}, "v": OFFSET_FORMAT}
@@ -89,6 +92,7 @@ def parse(offset: Any, topic: Topic) -> Offset:
             index(fields["gen"]) if "gen" in fields else None,
             Position.parse(fields["base"]) if "base" in fields else None,
             bytes.fromhex(fields.get("cursor", "")),
+            bytes.fromhex(fields.get("reset", "")),
             name,
             index(fields["records"]) if "records" in fields else None,
             SeenCommit.parse(fields["commit"]) if "commit" in fields else None,

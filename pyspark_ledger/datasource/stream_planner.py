@@ -69,9 +69,10 @@ class StreamPlanner:
         if begin > view.head.end:
             view = self._newest(log)  # the server that answered first may be behind
         if at is not None and self._is_lost(log, view, begin):
-            return self._json(log, view, Offset(log.topic.uuid, view.head.end, None, at.revision, at.epoch))
+            lost = Offset(log.topic.uuid, view.head.end, None, at.revision, at.epoch, reset=at.reset)
+            return self._json(log, view, lost)
         # Spark makes batch 0 of any first answer, even of an empty one: this fixes where the query begins.
-        begun = Offset(log.topic.uuid, begin, begin, first.revision, first.epoch)
+        begun = Offset(log.topic.uuid, begin, begin, first.revision, first.epoch, reset=first.reset)
         nothing_new = start if at is not None else self._json(log, view, begun)
         end = min(p for p in (view.head.end, self._ending(log, view), self._target) if p is not None)
         if begin >= end:
@@ -100,7 +101,7 @@ class StreamPlanner:
         if rows == 0:
             return None  # a ledger was sealed: only the position's number has changed
         self._last_batch_at = log.clock.monotonic()
-        planned = Offset(log.topic.uuid, position, first.start, first.revision, first.epoch)
+        planned = Offset(log.topic.uuid, position, first.start, first.revision, first.epoch, reset=first.reset)
         if self._options.read_compacted:
             planned = replace(planned, generation=generation.number if generation else 0, base=base)
         logger.info(
@@ -277,8 +278,9 @@ class StreamPlanner:
         return change if change is not None and change < end else None
 
     def _json(self, log: Log, view: View, offset: Offset) -> dict[str, Any]:
-        cursor = self._subscription.cursor_id if self._subscription is not None else b""
-        return replace(offset, cursor=cursor).seen(log, view).to_json()
+        follows = self._subscription
+        ids = (follows.cursor_id, offset.reset) if follows is not None else (b"", b"")
+        return replace(offset, cursor=ids[0], reset=ids[1]).seen(log, view).to_json()
 
     # -- compacted reads -----------------------------------------------------------------------------------
 

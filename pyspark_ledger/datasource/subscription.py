@@ -2,7 +2,8 @@
 
 Spark's checkpoint says which batches were planned; the cursor says what was acknowledged and where to continue. Offsets
 contain the cursor's revision. If a batch has another revision than the one before it, it begins at its ``from`` instead
-of where the last batch ended. They also contain the cursor's id: one that is deleted and made again is another one.
+of where the last batch ended. They also contain the cursor's id, as one that is deleted and made again is another one,
+and the id of the reset that made the revision, as another reset gets the same number after a rollback of ZooKeeper.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pyspark_ledger.base.names import this_process
 from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.cursors.attachment import Attachment, SubscriptionType
 from pyspark_ledger.cursors.node import CursorNode
-from pyspark_ledger.cursors.revision import under_revision
+from pyspark_ledger.cursors.revision import SeenRevision, under_revision
 from pyspark_ledger.datasource.offsets import Offset
 from pyspark_ledger.errors import Conflict, DataLoss
 from pyspark_ledger.log.log import Log
@@ -41,6 +42,11 @@ class BatchStart:
     start: Position | None = None
     revision: int = 0
     epoch: int = 0
+    reset: bytes = b""  # which has made the revision
+
+    @classmethod
+    def of(cls, cursor: Cursor, position: Position, start: Position | None) -> BatchStart:
+        return cls(position, start, cursor.revision, cursor.epoch, SeenRevision.of(cursor).reset)
 
 
 class Subscription:
@@ -80,28 +86,28 @@ class Subscription:
         self._being_reset = None
         if at is not None and at.revision == cursor.revision:
             cursor = self._acknowledge(at) or cursor
-            if at.revision == cursor.revision:
-                return self._go_on(at, cursor)
-        if at is not None and at.revision > cursor.revision:
-            raise self._recreated(f"revision {at.revision}", f"is at {cursor.revision}")
+        if at is not None:
+            self._check_revision(at, cursor)
+        if at is not None and at.revision == cursor.revision:
+            return self._go_on(at, cursor)
         begin = cursor.mark_delete
         if at is not None and at.revision >= cursor.last_backward_revision:  # later revisions only moved it forward
             begin = max(begin, at.position)
-        return BatchStart(begin, begin, cursor.revision, cursor.epoch)
+        return BatchStart.of(cursor, begin, begin)
 
     def _go_on(self, at: Offset, cursor: Cursor) -> BatchStart:
         """Where the checkpoint says, unless others followed the subscription meanwhile: what they had acknowledged when
         this query attached is not delivered again."""
         acknowledged = self._attached.mark_delete
         if at.position >= acknowledged or at.revision != self._attached.revision:
-            return BatchStart(at.position, None, cursor.revision, cursor.epoch)
+            return BatchStart.of(cursor, at.position, None)
         if not self._warned:
             self._warned = True
             logger.warning(
                 "topic=%s subscription=%s: the checkpoint is at %s, and others have acknowledged everything before %s: "
                 "going on from there", self._log.topic.name, cursor.name, at.position, acknowledged,
             )  # fmt: skip
-        return BatchStart(acknowledged, acknowledged, cursor.revision, cursor.epoch)
+        return BatchStart.of(cursor, acknowledged, acknowledged)
 
     def _check_identity(self, at: Offset | None) -> None:
         """By the cursor's id; where that is not known, by its epoch. Epochs only grow, and attaching has raised this
@@ -117,6 +123,13 @@ class Subscription:
         """Raises if an offset says that it is of another cursor than the attached one."""
         if at.cursor and self.cursor_id and at.cursor != self.cursor_id:
             raise self._recreated(f"the id {at.cursor.hex()}", f"has the id {self.cursor_id.hex()}")
+
+    def _check_revision(self, at: Offset, cursor: Cursor) -> None:
+        """Raises if the query follows a reset that the cursor has never seen: where a later one has put it, under the
+        same number, would be ignored."""
+        seen = SeenRevision(at.revision, at.reset)
+        if not seen.is_of(cursor):
+            raise self._recreated(str(seen), f"is at {SeenRevision.of(cursor)}")
 
     def _is_past_end(self, at: Offset) -> bool:
         """Then ZooKeeper was rolled back, the cursor's epoch too, and planning says so."""
@@ -138,7 +151,7 @@ class Subscription:
         """None if it was refused, because the offset is past the end: planning the next batch then fails by name, or
         with failOnDataLoss=false goes on from the end."""
         try:
-            return self._attachment.acknowledge(done.position, done.revision)
+            return self._attachment.acknowledge(done.position, done.revision, done.reset)
         except DataLoss as loss:
             logger.warning("subscription=%s: not acknowledged: %s", self._attachment.node.name, loss)
             return None

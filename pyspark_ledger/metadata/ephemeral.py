@@ -21,7 +21,7 @@ from typing import Generic, cast
 
 from pyspark_ledger.base.clock import Clock
 from pyspark_ledger.base.limits import Limits
-from pyspark_ledger.errors import LedgerError, OutcomeUnknown
+from pyspark_ledger.errors import LedgerError
 from pyspark_ledger.metadata.chores import Chore
 from pyspark_ledger.metadata.port import (
     AnyKey,
@@ -94,17 +94,27 @@ class Ephemeral(Generic[R]):
     def take(self) -> R | None:
         """Creates the node. None if it is ours now; else who has it. One that a failed call of this process left is
         replaced."""
+        try:
+            other = self._take()
+        except LedgerError:
+            if self._may_arrive:
+                self.abandon(may_arrive=True)
+            raise
+        if other is None:
+            self.keep()
+        elif self._may_arrive:  # when whoever has it now has left
+            self.abandon(may_arrive=True)
+        return other
+
+    def _take(self) -> R | None:
         transactions = Transactions(self._metadata, self._limits, self._clock)
         while True:
-            try:
-                if transactions.carry_out([self._create()], self._is_there, self._what):
-                    self.keep()
-                    return None
-            except OutcomeUnknown:
-                self.abandon(may_arrive=True)
-                raise
+            if transactions.carry_out([self._create()], self._is_there, self._what):
+                return None
             self._metadata.sync()
             other = self._metadata.read(self._key)
+            if other is not None and self._is_ours(other.record):
+                return None  # the node of another was there when we looked, and our create has arrived since
             if other is not None and not self._is_leftover(other.record):
                 return other.record
             if other is not None:

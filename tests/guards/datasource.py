@@ -182,17 +182,8 @@ GUARDS = [
     Guard(
         "subscription/acknowledged-under-the-same-revision",
         "datasource/subscription.py",
-        (
-            "        if at is not None and at.revision == cursor.revision:\n"
-            "            cursor = self._acknowledge(at) or cursor\n"
-            "            if at.revision == cursor.revision:\n"
-            "                return self._go_on(at, cursor)\n"
-        ),
-        instead=(
-            "        if at is not None:\n"
-            "            cursor = self._acknowledge(at) or cursor\n"
-            "            return self._go_on(at, cursor)\n"
-        ),
+        ("        if at is not None and at.revision == cursor.revision:\n            return self._go_on(at, cursor)\n"),
+        instead=("        if at is not None:\n            return self._go_on(at, cursor)\n"),
         why="After a reset the query begins where the cursor is (I7).",
         tests=(
             "datasource/test_subscription.py::test_a_logged_batch_reads_its_interval_also_when_a_reset_came_before_it_ran_I7",
@@ -201,18 +192,34 @@ GUARDS = [
     Guard(
         "subscription/reset-while-it-acknowledges",
         "datasource/subscription.py",
-        ("            if at.revision == cursor.revision:\n                return self._go_on(at, cursor)\n"),
-        instead=("            return self._go_on(at, cursor)\n"),
+        "cursor = self._acknowledge(at) or cursor",
+        instead="self._acknowledge(at)",
         why="A reset may come between the look and the acknowledgement (I7).",
         tests=(
             "datasource/test_lost_hints.py::test_a_reset_that_comes_while_a_query_acknowledges_is_followed_at_once_I7",
         ),
     ),
     Guard(
-        "subscription/a-later-revision-is-of-another-cursor",
+        "subscription/a-reset-that-the-cursor-has-never-seen",
         "datasource/subscription.py",
-        "if at is not None and at.revision > cursor.revision:",
-        instead="if False:",
+        "            self._check_revision(at, cursor)\n",
+        instead="            pass\n",
+        why="After a rollback another reset has the number of a lost one (I7, I18).",
+        tests=("cursors/test_lost_resets.py",),
+    ),
+    Guard(
+        "subscription/the-reset-travels-in-offsets",
+        "datasource/subscription.py",
+        "return cls(position, start, cursor.revision, cursor.epoch, SeenRevision.of(cursor).reset)",
+        instead="return cls(position, start, cursor.revision, cursor.epoch)",
+        why="After a rollback another reset has the number of a lost one (I7, I18).",
+        tests=("cursors/test_lost_resets.py",),
+    ),
+    Guard(
+        "subscription/a-later-revision-is-of-another-cursor",
+        "cursors/revision.py",
+        "return since >= 0 and (",
+        instead="return (",
         why="A revision that the cursor has not reached is of another cursor (I18).",
         tests=(
             "datasource/test_lost_hints.py::test_a_checkpoint_without_a_cursor_id_and_of_a_later_revision_is_of_another_cursor_I18",

@@ -10,7 +10,7 @@ import pytest
 from pyspark_ledger.base.clock import SYSTEM_CLOCK
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.position import Position
-from pyspark_ledger.errors import OutcomeUnknown
+from pyspark_ledger.errors import OutcomeUnknown, Unavailable
 from pyspark_ledger.metadata.chores import Chores
 from pyspark_ledger.metadata.ephemeral import Ephemeral
 from pyspark_ledger.metadata.port import CompactorKey, Create, Delete, PartKey, PinKey, RootKey
@@ -134,6 +134,66 @@ def test_a_create_that_arrives_after_its_call_has_given_up_is_removed_I16(server
     assert holder(server) == "a"
     clock.sleep(2)
     metadata.chores.run_all()
+    assert holder(server) is None
+
+
+def refused_late(server, clock, on_read) -> tuple[MemoryMetadata, Ephemeral[Holder], Ephemeral[Holder]]:
+    """B has it. A's first sending hangs. It looks and finds B. Then it reads who has it: ``on_read`` is just before."""
+    other = lock(MemoryMetadata(server), "b")
+    other.take()
+    faults = Faults(max_delay=10_000)
+    metadata = MemoryMetadata(server, faults, clock)
+    read, reads = metadata.read, []
+
+    def watched(key, hint=None):
+        reads.append(key)
+        if len(reads) == 2:
+            on_read(other)
+        return read(key, hint)
+
+    metadata.read = watched
+    faults.next_transact("delayed")
+    return metadata, lock(metadata, "a", clock), other
+
+
+def test_a_create_that_arrives_while_who_had_it_leaves_is_ones_own_I14(server):
+    """Otherwise its holder would be refused because of itself, and nobody would ever remove it."""
+
+    def leaves(other) -> None:
+        other.release()
+        server.deliver_delayed()
+
+    _, late, _ = refused_late(server, SeededClock(), leaves)
+    assert late.take() is None
+    assert holder(server) == "a"
+    late.release()
+    assert holder(server) is None
+
+
+def test_a_create_that_arrives_after_its_call_was_refused_is_removed_I16(server):
+    clock = SeededClock()
+    metadata, late, other = refused_late(server, clock, lambda _: None)
+    assert late.take().name == "b"
+    other.release()
+    server.deliver_delayed()
+    assert holder(server) == "a"
+    clock.sleep(2)
+    metadata.chores.run_due()
+    assert holder(server) is None
+
+
+def test_a_create_that_arrives_after_its_call_could_not_look_who_has_it_is_removed_I16(server):
+    def does_not_answer(_) -> None:
+        raise Unavailable("no answer")
+
+    clock = SeededClock()
+    metadata, late, other = refused_late(server, clock, does_not_answer)
+    with pytest.raises(Unavailable):
+        late.take()
+    other.release()
+    server.deliver_delayed()
+    clock.sleep(2)
+    metadata.chores.run_due()
     assert holder(server) is None
 
 

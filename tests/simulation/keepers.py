@@ -10,10 +10,16 @@ from tests.simulation.stage import LOG, OUT, TABLE
 
 
 class Compactor(Process):
+    """One of two. The second is refused while the first is at work, which is all that it can be expected to be told. A
+    lock that nobody holds any more would stop both."""
+
     thinks_s = 2.0
 
     def step(self) -> None:
         compaction.compact(self.log(TABLE))
+
+    def gets_on(self, since: float) -> bool:
+        return any(each.done_at >= since for each in self.play.cast if isinstance(each, Compactor))
 
 
 class CompactionLooker(Process):

@@ -26,7 +26,18 @@ from pyspark_ledger.metadata import chores, ephemeral
 from pyspark_ledger.metadata.port import CompactorKey, OwnerKey, PartKey, PinKey, ReviserKey, RootKey
 from pyspark_ledger.testing.checker import Report, check
 from pyspark_ledger.testing.disk import MemoryStorage
-from pyspark_ledger.testing.history import Event, FinalFiles, FinalLog, FinalTokens, Poll, Row, Send, merge
+from pyspark_ledger.testing.history import (
+    Acknowledge,
+    Event,
+    FinalFiles,
+    FinalLog,
+    FinalTokens,
+    Poll,
+    Reset,
+    Row,
+    Send,
+    merge,
+)
 from pyspark_ledger.testing.recorder import MemoryRecorder
 from pyspark_ledger.testing.schedule import TurnLock
 from pyspark_ledger.tokens.tokens import Tokens
@@ -66,6 +77,7 @@ SCENES: dict[str, list[type[Process]]] = {
 # After a rollback. A column may be gone that a query has just seen.
 LOST_BY_ROLLBACK = ("LEDGER_SET_BACK", "LEDGER_POSITION_PAST_END", "LEDGER_COLUMN_NOT_FOUND")
 TROUBLES = (0.0, 0.01, 0.03, 0.1)
+CHANGES = (Send, Reset, Acknowledge)  # what may come to the server after a rollback that it was asked before
 
 
 class Failure(Exception):
@@ -111,11 +123,14 @@ class Play:
     def report(self) -> Report:
         """Of each history that a rollback has ended, and of the last one; the first that has an anomaly."""
         before: Rollback | None = None
+        resets: list[Reset] = []
         for rollback in [*self.rollbacks, None]:
-            report = check(merge(era(self.events.values(), before, rollback)))
+            history = merge([*resets, *era(self.events.values(), before, rollback)])
+            report = check(history)
             if report.anomalies:
                 break
             before = rollback
+            resets = [] if rollback is None else rollback.kept_resets(history)
         return report
 
     def mount(self, storage: MemoryStorage) -> None:
@@ -204,17 +219,20 @@ class Play:
         self.backup = self.moment()
 
     def roll_back(self) -> None:
-        time, kept = self.backup
-        _, had = self.moment()
-        self.rollbacks.append(Rollback(self.ticks.monotonic(), kept, had))
+        time, kept, revisions = self.backup
+        _, had, _ = self.moment()
+        self.rollbacks.append(Rollback(self.ticks.monotonic(), kept, had, revisions))
         self.stage.server.restore(time)
 
-    def moment(self) -> tuple[int, tuple[Row, ...]]:
-        """A time of the server, and what the log has then. Looking takes time, and what was delayed may come."""
+    def moment(self) -> tuple[int, tuple[Row, ...], dict[str, int]]:
+        """A time of the server, what the log has then, and the revisions of its subscriptions. Looking takes time, and
+        what was delayed may come."""
         while True:
             time, rows = self.stage.server.time, self.rows(LOG)
+            cursors = [CursorNode(self.stage.log(LOG), name) for name in SUBSCRIPTIONS]
+            revisions = {cursor.name: cursor.refresh(sync=True).revision for cursor in cursors}
             if self.stage.server.time == time:
-                return time, rows
+                return time, rows, revisions
 
     def rows(self, topic: str) -> tuple[Row, ...]:
         """What a topic has now."""
@@ -326,11 +344,20 @@ class Play:
 
 @dataclass(frozen=True)
 class Rollback:
-    """When it was, what the backup had, and what the log had."""
+    """When it was, what the backup had, what the log had, and how far subscriptions were reset in the backup."""
 
     at: float
     kept: tuple[Row, ...]
     had: tuple[Row, ...]
+    revisions: dict[str, int]
+
+    def kept_resets(self, history: Iterable[Event]) -> list[Reset]:
+        """Resets that the backup has brought back. In the history that ends, no two of a subscription have the same
+        revision: so they are those up to the one that the backup had. Where they had put the subscription is not said
+        again (as if they had been repeated), because how far it was read since belongs to the history that ends."""
+        resets = (event for event in history if isinstance(event, Reset) and event.is_ok)
+        kept = (reset for reset in resets if (reset.revision or 0) <= self.revisions[reset.subscription])
+        return [replace(reset, repeated=True) for reset in kept]
 
     def is_read_before(self, event: Event) -> bool:
         """Whether a reader that was told later has not looked at the server since, and read what the log had. It looks
@@ -359,7 +386,7 @@ def era(events: Iterable[Event], first: Rollback | None, last: Rollback | None) 
             continue
         elif began <= event.asked_at < ended and told_at < ended:
             yield event
-        elif event.asked_at < ended and told_at >= began and (isinstance(event, Send) or event.asked_at >= began):
+        elif event.asked_at < ended and told_at >= began and (isinstance(event, CHANGES) or event.asked_at >= began):
             yield replace(event, told="unknown", told_at=None)
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tests.simulation.play import Play
 
 TELLING = (Conflict, CursorUnderRevision, Fenced, OutcomeUnknown, Unavailable)  # an honest answer in bad times
+LOST_RESET = "LEDGER_CURSOR_RECREATED"  # the checkpoint has followed one: "start with a new checkpoint"
 CALL_S = 0.003  # how long a call takes on average
 LONGEST_PAUSE_S = 15.0  # more than a session lives
 
@@ -119,7 +120,13 @@ class Process:
                 if isinstance(error, (Unavailable, OutcomeUnknown)) and not self.play.may_fail():
                     raise
                 self.told = str(error)
-                begun = begun and not self.starts_again_after(error)
+                if error.code == LOST_RESET:
+                    if not self.play.rollbacks:  # nobody deletes a subscription here
+                        raise
+                    self.lost()
+                    begun = False
+                else:
+                    begun = begun and not self.starts_again_after(error)
             except CorruptData as error:
                 if not self.play.is_damaged(str(error)):
                     raise

@@ -13,7 +13,7 @@ from pyspark_ledger.errors import DataLoss, LedgerError
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.testing.history import Acknowledge, CompactedRead, Poll, Row
-from tests.simulation.process import Process
+from tests.simulation.process import LOST_RESET, Process
 from tests.simulation.stage import LOG, TABLE
 from tests.simulation.writers import table_row
 
@@ -61,6 +61,7 @@ class Checkpoint:
     """What Spark keeps of a query: where each batch ends, and which batches are done."""
 
     offsets: list[dict[str, Any]] = field(default_factory=list)
+    planned_at: list[float] = field(default_factory=list)  # not Spark's: when each of them was
     done: int = 0
 
 
@@ -70,6 +71,7 @@ class Query(Process):
 
     topic, subscription, compacted = LOG, "", False
     reader: Any = None
+    runs = 0  # being fenced ends a run, and the next one is another role
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -97,6 +99,7 @@ class Query(Process):
 
     def begin(self) -> None:
         self.leave()  # an error has ended the run before
+        self.runs += 1
         address = f"127.0.0.1:2181/{self.name}-{self.lives}"
         session = OpenNamespace(self.metadata, self.storage.uri, limits=self.stage.limits, clock=self.clock)
         session._storage = self.storage
@@ -114,6 +117,7 @@ class Query(Process):
         end = self.acknowledging(start, lambda: self.reader.latestOffset(start, self.reader.getDefaultReadLimit()))
         if end != start:
             offsets.append(end)
+            self.checkpoint.planned_at.append(self.play.ticks.monotonic())
             self.read_batch()
 
     def acknowledging(self, done: dict[str, Any], call: Any) -> Any:
@@ -123,7 +127,7 @@ class Query(Process):
         said = fields(done)
         event = Acknowledge(
             topic=self.topic, subscription=self.subscription, revision=said["rev"],
-            upto=Position.parse(said["pos"]), role=f"query {self.queries}",
+            upto=Position.parse(said["pos"]), role=f"run {self.runs}",
         )  # fmt: skip
         refusal: LedgerError | None = None
         with self.recorder.asking(event) as asked:
@@ -132,6 +136,8 @@ class Query(Process):
                 asked.ok()
             except LedgerError as error:  # of what was asked for; the acknowledgement may have been written before
                 refusal = error
+                if error.code == LOST_RESET:
+                    asked.refused(str(error))
         if refusal is not None:
             raise refusal
         return answer
@@ -144,7 +150,7 @@ class Query(Process):
         event = Poll(
             topic=self.topic, reader=f"{self.name}, checkpoint {self.queries}", subscription=self.subscription,
             revision=said["rev"], epoch=said["epoch"], batch=number, compacted=self.compacted,
-            start=self.begins(start, said), end=Position.parse(said["pos"]), role=f"query {self.queries}",
+            start=self.begins(start, said), end=Position.parse(said["pos"]), role=f"run {self.runs}",
         )  # fmt: skip
         with self.recorder.asking(event) as call:
             rows = [
@@ -153,8 +159,16 @@ class Query(Process):
                 for batch in self.reader.read(part)
                 for record in batch.to_pylist()
             ]
-            call.ok(rows=tuple(rows))
+            if not self.is_of_the_past(number):
+                call.ok(rows=tuple(rows))
         self.checkpoint.done += 1
+
+    def is_of_the_past(self, batch: int) -> bool:
+        """Whether a rollback came between the plan of a batch and this reading of it. It reads what was planned, and
+        that is right; but its revision and epoch are numbers of the history that has ended, which mean something else
+        by now. So of a subscription's batch nothing is claimed then."""
+        planned_at = self.checkpoint.planned_at[batch]
+        return bool(self.subscription) and any(planned_at < rollback.at for rollback in self.play.rollbacks)
 
     def begins(self, start: dict[str, Any], end: dict[str, Any]) -> Position | None:
         if "from" in end:

@@ -47,8 +47,10 @@ def _position(data: bytes) -> object:
     return position
 
 
-OFFSET = offsets.Offset(UUID, Position(3, 17, 5), Position(3, 0, 0), 2, 4, 1, EARLIEST, b"\1\2", "orders", 99)
-OFFSET = replace(OFFSET, commit=places.SeenCommit(17, b"\x0a\x1b\x2c\x3d"))
+OFFSET = offsets.Offset(
+    UUID, Position(3, 17, 5), Position(3, 0, 0), 2, 4, 1, EARLIEST, b"\1\2", name="orders", records=99
+)
+OFFSET = replace(OFFSET, commit=places.SeenCommit(17, b"\x0a\x1b\x2c\x3d"), reset=b"\4\5\6\7")
 OLD_OFFSET = {"v": 1, "topic": UUID, "pos": "1:2:3", "rev": 0, "epoch": 0}
 OFFSETS = (json.dumps(OFFSET.to_json()), json.dumps(OLD_OFFSET))
 

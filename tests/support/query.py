@@ -33,7 +33,7 @@ def version_1(offset: dict) -> dict:
     """The same offset as the first version of this package wrote it."""
     found = {**fields(offset), "v": 1}
     found["topic"] = found.pop("id")
-    return {key: found[key] for key in sorted(found) if key not in ("commit", "cursor", "records")}
+    return {key: found[key] for key in sorted(found) if key not in ("commit", "cursor", "records", "reset")}
 
 
 SMALL_LEDGERS = Limits(commits_per_ledger=5, index_fanout=3)

@@ -343,6 +343,24 @@ def test_what_a_skip_has_passed_over_is_not_unseen_and_what_lies_behind_it_is():
     assert check(edit(events, Poll, number=2, change={"rows": ()})).names == {"poll skip", "unseen"}
 
 
+def test_a_skip_of_which_nobody_heard_may_have_kept_what_was_acknowledged_before():
+    """The query went on from where it was, past two skips. The first of them made revision 1, and nobody was told."""
+    told = Story()
+    for n in range(6):
+        told.send("p", f"v{n}")
+    told.poll("c", 0, 4, subscription="s", reader="q", batch=0)
+    told.add(Acknowledge(subscription="s", upto=told.at(4)), "c")
+    told.add(Reset(subscription="s", keeps_acks=True), "resetter", "unknown")
+    told.add(Reset(subscription="s", to=told.at(2), revision=2, keeps_acks=True), "another")
+    told.poll("c", 4, 6, subscription="s", revision=2, reader="q", batch=1, start=told.at(4))
+    events = told.end()
+    assert check(events).anomalies == []
+    for change in ({"keeps_acks": False}, {"told": "refused"}):  # then revision 1 was something else
+        assert check(edit(events, Reset, number=1, change=change)).names == {"poll skip"}
+    known = edit(events, Reset, number=1, change={"told": "ok", "revision": 1, "keeps_acks": False})
+    assert check(known).names == {"poll skip", "unseen"}
+
+
 def test_a_repeated_reset_does_not_say_where_it_had_put_the_subscription():
     told = Story()
     for n in range(4):

@@ -6,13 +6,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from pyspark_ledger.append import append as protocol
+from pyspark_ledger.cursors.revision import SeenRevision
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log.log import Log
-from tests.simulation.play import SCENES, Play
+from pyspark_ledger.testing.history import Reset
+from tests.simulation.play import SCENES, Play, Rollback, era
 from tests.support import REPOSITORY, examples
 
 HISTORIES = examples(4)  # of each scene
@@ -65,6 +68,25 @@ def test_a_rollback_that_nobody_looks_for_is_found_out(monkeypatch):
     for look in ("_check_follows", "refused", "check_has_commit"):
         monkeypatch.setattr(Log, look, lambda *_: None)
     assert wrong("a rollback", 40)
+
+
+def test_a_reset_that_is_taken_for_a_lost_one_is_found_out(monkeypatch):
+    """A history in which a rollback has lost a reset, and the next one has its number."""
+    monkeypatch.setattr(SeenRevision, "is_of", lambda seen, cursor: seen.number <= cursor.revision)
+    assert "non-monotonic poll" in Play(1_005_787).run().names
+
+
+def test_resets_that_a_backup_has_brought_back_are_part_of_what_comes_after_it():
+    """And of what was under way at the rollback nothing is known, before it and after it."""
+    skip = Reset(process="r", number=1, subscription="s", told="ok", asked_at=1, told_at=2, revision=1, keeps_acks=True)
+    lost = replace(skip, number=2, asked_at=3, told_at=4, revision=2)
+    doubtful = replace(skip, number=3, asked_at=9, told_at=11, revision=3)
+    rollback = Rollback(10.0, (), (), {"s": 1})
+    before = [event for event in era([skip, lost, doubtful], None, rollback) if isinstance(event, Reset)]
+    assert [(event.number, event.told) for event in before] == [(1, "ok"), (2, "ok"), (3, "unknown")]
+    assert rollback.kept_resets(before) == [replace(skip, repeated=True)]
+    after = [event for event in era([skip, lost, doubtful], rollback, None) if isinstance(event, Reset)]
+    assert [(event.number, event.told) for event in after] == [(3, "unknown")]
 
 
 @pytest.mark.parametrize("seed", [3, 11])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 
 from pyspark_ledger.base.position import Position
@@ -48,7 +48,9 @@ class Subscriptions:
 
     def __init__(self, acks: list[Acknowledge], resets: Iterable[Reset], before: Before) -> None:
         self._acks, self._before = acks, before
+        resets = list(resets)
         self.resets = [reset for reset in resets if reset.is_ok and reset.revision is not None]
+        self._doubtful = {reset.subscription for reset in resets if reset.told == "unknown" and reset.keeps_acks}
 
     @cached_property
     def starts(self) -> dict[Life, Position]:
@@ -84,6 +86,22 @@ class Subscriptions:
 
     def first_unacknowledged(self, poll: Poll, start: int, stop: int) -> int:
         """The first place in [start, stop) that was not acknowledged when a poll returned, else ``stop``."""
-        life = poll.subscription, self.life(poll.subscription, poll.revision)
         at = poll.asked_at if poll.told_at is None else poll.told_at
-        return self.marks[life].first_missing(start, stop, at) if life in self.marks else start
+        for life in self._lives(poll):
+            if life in self.marks:
+                start = self.marks[life].first_missing(start, stop, at)
+        return start
+
+    def _lives(self, poll: Poll) -> Iterator[Life]:
+        """Of which lives of the subscription acknowledgements may count for a poll: of its own; and if that began with
+        a revision that nobody was told of, then somebody has made it who does not know. If that may have been a skip,
+        those from before it count as well."""
+        revision = self.life(poll.subscription, poll.revision)
+        yield poll.subscription, revision
+        while revision > 0 and poll.subscription in self._doubtful and (poll.subscription, revision) not in self._told:
+            revision = self.life(poll.subscription, revision - 1)
+            yield poll.subscription, revision
+
+    @cached_property
+    def _told(self) -> set[Life]:
+        return {(reset.subscription, reset.revision or 0) for reset in self.resets}
