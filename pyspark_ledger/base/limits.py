@@ -27,6 +27,7 @@ class Limits:
     gc_grace_ms: int = 24 * 3600 * 1000  # how long a gc epoch lasts at least: a batch may take so long
     gc_thorough_epochs: int = 30  # every so many epochs gc looks at all files, for those that were staged late
     deletes_at_once: int = 1_000  # files
+    topics_at_once: int = 500  # that are looked at together, of a namespace with thousands
     pending_ranges: int = 4  # of ledgers that were given up, in the head: more are merged
     retention_parts: int = 10  # a ledger is sealed after this part of what its topic keeps, so that it can go in time,
     retention_ledger_ms: int = 60_000  # but not sooner than this
