@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from pyspark_ledger.append.append import STAGED_TOO_LONG_AGO, check_epochs
-from pyspark_ledger.errors import Conflict, InvalidInput
+from pyspark_ledger.errors import Conflict, CorruptData, InvalidInput
 from pyspark_ledger.lifecycle import going
 from pyspark_ledger.lifecycle.rewrite_copy import LedgerCopy, Report, Skipped, copies, copy
 from pyspark_ledger.lifecycle.rewrite_plan import LedgerWork, in_groups, plan
@@ -106,10 +106,10 @@ def rewrite_with(
     """The same, and ``copy_group`` says how ledgers are copied."""
     below = _below_bytes(log, below_bytes)
     if dry_run:
-        return _would_be(plan(log, log.refresh(sync=True), below, everything=everything))
+        return _would_be(_plan(log, below, everything=everything))
     with rewriting(log):
         folders.prepare(log)
-        work = plan(log, log.refresh(sync=True), below, everything=everything)
+        work = _plan(log, below, everything=everything)
         report = _Reporter(log, progress, sum(each.bytes for each in work), read_rate)
         done = Rewritten()
         for group in in_groups(work, log):
@@ -139,6 +139,20 @@ def _below_bytes(log: Log, asked: int | None) -> int:
 def _check_rate(rate: float | None) -> None:
     if rate is not None and (not isinstance(rate, (int, float)) or not rate > 0):
         raise InvalidInput(f"read_rate is {rate!r}: it must be a number of bytes per second above 0, or None")
+
+
+def _plan(log: Log, below_bytes: int, *, everything: bool) -> list[LedgerWork]:
+    """Planned again if it took so long that gc has deleted what was still to be read."""
+    for _ in range(log.limits.look_attempts):
+        view = log.refresh(sync=True)
+        try:
+            return plan(log, view, below_bytes, everything=everything)
+        except CorruptData:
+            if log.refresh(sync=True).head.gc_epoch == view.head.gc_epoch:
+                raise
+    raise Conflict(
+        f"topic '{log.topic.name}': gc is always faster than the planning of a rewriting; nothing was changed"
+    )
 
 
 def _would_be(work: list[LedgerWork]) -> Rewritten:
