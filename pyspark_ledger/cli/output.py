@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 Progress = Callable[[str, int, int | None], None]  # phase, how much is done, of how much if that is known
+_FOLDED_ROWS = 500  # a longer table is not made to fit the terminal
 
 
 class Output(ABC):
@@ -109,14 +110,31 @@ class ConsoleOutput(Output):
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
         names = list(dict.fromkeys(name for row in rows for name in row))
-        for name in names:
-            numbers = any(isinstance(row.get(name), int | float) for row in rows)
-            table.add_column(Text(_title(name)), justify="right" if numbers else "left", overflow="fold")
+        numbers = [any(isinstance(row.get(name), int | float) for row in rows) for name in names]
+        if len(rows) > _FOLDED_ROWS:
+            click.echo("\n".join(_aligned(rows, names, numbers)))
+            return
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        for name, right in zip(names, numbers, strict=True):
+            table.add_column(Text(_title(name)), justify="right" if right else "left", overflow="fold")
         for row in rows:
             table.add_row(*(Text(_cell(name, row.get(name))) for name in names))
         console.print(table)
+
+
+def _aligned(rows: Sequence[Row], names: Sequence[str], right: Sequence[bool]) -> Iterator[str]:
+    """The lines of a table that is too long to be made to fit a terminal: rich takes a second for 1,500 rows."""
+    from rich.cells import cell_len
+    from rich.control import strip_control_codes
+
+    lines = [[_title(name) for name in names]]
+    lines += [[strip_control_codes(_cell(name, row.get(name))) for name in names] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        spaces = [" " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True)]
+        cells = zip(line, spaces, right, strict=True)
+        yield "  ".join(space + cell if is_right else cell + space for cell, space, is_right in cells)
 
 
 def _is_listing(value: Any) -> bool:

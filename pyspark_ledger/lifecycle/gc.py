@@ -80,7 +80,7 @@ def collect(
     _check_not_rolled_back(log, epochs, dry_run=dry_run)  # before anything changes, or a refused run would wear it off
     view = log.view()
     node = _epoch_node(log, mend=not dry_run)
-    age_s = _age_ms(log.metadata, node) / 1000
+    age_s = (log.metadata.now_ms() - node.modified_ms) / 1000
     if not _is_old_enough(log, node):
         return Collected(view.head.gc_epoch, (), age_s=age_s, is_due=False)
     deletion = _Deletion(log, dry_run, progress)
@@ -161,15 +161,11 @@ def _check_not_rolled_back(log: Log, epochs: list[int], *, dry_run: bool) -> Non
 def is_due(metadata: Metadata, node: Versioned[GcEpoch], limits: Limits) -> bool:
     """Whether a run would do anything for a topic with this node: the epoch is old enough, or seems to begin in the
     future, which a run mends. Needs no request, so that thousands of topics can be looked at."""
-    return not 0 <= _age_ms(metadata, node) < limits.gc_grace_ms
+    return not 0 <= metadata.now_ms() - node.modified_ms < limits.gc_grace_ms
 
 
 def _is_old_enough(log: Log, node: Versioned[GcEpoch]) -> bool:
-    return _age_ms(log.metadata, node) >= log.limits.gc_grace_ms
-
-
-def _age_ms(metadata: Metadata, node: Versioned[GcEpoch]) -> int:
-    return metadata.now_ms() - node.modified_ms
+    return log.metadata.now_ms() - node.modified_ms >= log.limits.gc_grace_ms
 
 
 def _epoch_node(log: Log, *, mend: bool) -> Versioned[GcEpoch]:
