@@ -93,6 +93,22 @@ def wanted(log: Log, view: View, policies: Policies) -> int:
     return _Ledgers(log, view).first_kept(policies)
 
 
+def start_of_wanted(log: Log, view: View, policies: Policies) -> LedgerStart:
+    """Where that ledger begins."""
+    ledgers = _Ledgers(log, view)
+    return ledgers.start(ledgers.first_kept(policies))
+
+
+def next_ms(log: Log, view: View, policies: Policies) -> int | None:
+    """When the first ledger that is there will be too old; None if none is sealed, or the topic has no retention by
+    age."""
+    index = log.index(view)
+    leaf = next(index.leaves(lambda row: row.ledger, 0), None)
+    if leaf is None or not policies.retention_ms:
+        return None
+    return index.commits(leaf)[-1].publish_ms + policies.retention_ms + 1
+
+
 def held_by(log: Log, view: View) -> Iterator[tuple[str, int]]:
     """Who holds back ledgers, and the number of records before the first one that is needed."""
     for cursor in subscriptions(log):
