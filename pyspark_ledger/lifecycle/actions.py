@@ -71,8 +71,12 @@ def _seal(log: Log, _pace: Pace) -> Done:
     return Done({"ledgers": seal.seal(log).head.ledger - before})
 
 
-def _can_trim(seen: Seen, _namespace: OpenNamespace) -> bool:
+def _can_trim(seen: Seen, namespace: OpenNamespace) -> bool:
+    """A topic that is about to be compacted for the first time waits for that: after it the last record of each key is
+    kept, whatever is given up."""
     head, policies = seen.head.record, seen.policies.record
+    if seen.topic.key and head.generation is None and _can_compact(seen, namespace):
+        return False
     return bool(policies.retention_ms or policies.retention_bytes) and head.ledger > trimmed.begin(head).ledger
 
 
