@@ -185,17 +185,21 @@ class LedgerClient:
 
     # -- subscriptions -------------------------------------------------------------------------------------
 
-    def create_cursor(self, topic: str, subscription: str, start: PlaceLike = "earliest") -> CursorHandle:
+    def create_cursor(
+        self, topic: str, subscription: str, start: PlaceLike = "earliest", *, compacted: bool = False
+    ) -> CursorHandle:
         """Makes a subscription, unless it is there, and returns its handle.
 
         :param start: where it begins, if it is new: a place, as for :meth:`reader`.
+        :param compacted: it is for a query with ``readCompacted``: then ``earliest`` is the start of the compacted
+            records, also of those whose originals the log has given up.
         :raises NotFound: there is no such topic.
 
         >>> client.create_cursor("orders", "billing", "latest").stats().backlog_records
         0
         """
         log = self._namespace.log(topic)
-        CursorNode(log, subscription).ensure(start)
+        CursorNode(log, subscription).ensure(start, compacted=compacted)
         return CursorHandle(log, subscription)
 
     def cursor(self, topic: str, subscription: str) -> CursorHandle:
@@ -218,6 +222,7 @@ class LedgerClient:
         *,
         redelivery_delay_s: float = 1.0,
         max_redelivery_delay_s: float = 60.0,
+        fail_on_data_loss: bool = True,
     ) -> Consumer:
         """Follows a subscription: receive, acknowledge. It is made if it is not there.
 
@@ -226,6 +231,8 @@ class LedgerClient:
         :param redelivery_delay_s: how long a record stays away that was acknowledged negatively; each time twice as
             long.
         :param max_redelivery_delay_s: how long at most.
+        :param fail_on_data_loss: what to do when records were taken from the subscription by a backlog quota, or are no
+            longer in the log. False: go on without them; the subscription counts them as lost.
         :raises Conflict: another owner is attached and alive.
         :raises CursorUnderRevision: somebody is resetting the subscription, and that does not end.
 
@@ -239,7 +246,8 @@ class LedgerClient:
         if type not in get_args(SubscriptionType):
             raise InvalidInput(f"type '{type}' is not one of {', '.join(get_args(SubscriptionType))}")
         backoff = Backoff(redelivery_delay_s, max_redelivery_delay_s)
-        return Consumer(self._namespace.log(topic, watch=True), subscription, type, start, backoff)
+        log = self._namespace.log(topic, watch=True)
+        return Consumer(log, subscription, type, start, backoff, fail_on_data_loss=fail_on_data_loss)
 
     def cursors(self, topic: str) -> list[CursorStats]:
         """All subscriptions of a topic: position, backlog, owner, epoch, revision."""

@@ -36,8 +36,10 @@ _NEVER_OWNER = {
 class Attachment:
     """One owner of a subscription, or one that waits to become it."""
 
-    def __init__(self, node: CursorNode, kind: SubscriptionType = "exclusive", name: str = "") -> None:
-        self.node, self.kind = node, kind
+    def __init__(
+        self, node: CursorNode, kind: SubscriptionType = "exclusive", name: str = "", *, compacted: bool = False
+    ) -> None:
+        self.node, self.kind, self._compacted = node, kind, compacted
         self._log = node.log
         self._id = self._log.clock.new_id()
         self._name = name or this_process()
@@ -76,7 +78,9 @@ class Attachment:
         def take(cursor: Cursor) -> Cursor | None:
             if cursor.epoch != seen.epoch or cursor.reviser:
                 return None  # it was applied when it was sent before, or somebody else was faster
-            return replace(cursor, owner=self._id, owner_name=self._name, epoch=cursor.epoch + 1)
+            return replace(
+                cursor, owner=self._id, owner_name=self._name, epoch=cursor.epoch + 1, compacted=self._compacted
+            )
 
         self.node.update(take, lambda _: self._holding.create_ops())
 
@@ -150,7 +154,8 @@ class Attachment:
             if position > view.head.end:
                 view = self._log.refresh(sync=True)
             self._log.check_not_past_end(view, position)
-            ordinal = scan.records_before(self._log, view, position)
+            # Before where the log begins all positions have as many records before them as that has.
+            ordinal = max(cursor.ordinal, scan.records_before(self._log, view, position))
             return self.node.moved(cursor, ordinal, self.node.acks(cursor), position)
 
         cursor = self.node.current(60.0)

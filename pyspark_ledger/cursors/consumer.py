@@ -6,6 +6,7 @@ another (PIP-269) when the read comes back, its records are thrown away: they wo
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -16,16 +17,17 @@ from pyspark_ledger.base.clock import Deadline
 from pyspark_ledger.base.names import this_process
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.base.runs import Runs
+from pyspark_ledger.cursors import loss
 from pyspark_ledger.cursors.attachment import Attachment, SubscriptionType
 from pyspark_ledger.cursors.backoff import DEFAULT_BACKOFF, Backoff, Refused
 from pyspark_ledger.cursors.node import CursorNode
-from pyspark_ledger.errors import CursorUnderRevision, InvalidInput, LedgerError
-from pyspark_ledger.log import scan
+from pyspark_ledger.errors import CursorUnderRevision, DataLoss, InvalidInput, LedgerError
+from pyspark_ledger.log import scan, trimmed
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.log.reader import POLL_S, WAIT_S, Record
 from pyspark_ledger.log.rows import read_slice
-from pyspark_ledger.metadata.records import Cursor
+from pyspark_ledger.metadata.records import Cursor, Head
 from pyspark_ledger.metadata.transactions import RolledBack
 
 logger = logging.getLogger(__name__)
@@ -103,8 +105,11 @@ class Consumer:
         kind: SubscriptionType = "exclusive",
         start: PlaceLike = "earliest",
         backoff: Backoff = DEFAULT_BACKOFF,
+        *,
+        fail_on_data_loss: bool = True,
     ) -> None:
         self._log = log
+        self._fail_on_data_loss = fail_on_data_loss
         self._node = CursorNode(log, subscription)
         self._node.ensure(start)
         self._attachment = Attachment(self._node, kind, f"a consumer in {this_process()}")
@@ -149,11 +154,13 @@ class Consumer:
         """The next record; None if none came within ``timeout_s`` seconds. Without a time-out it waits for ever.
 
         Raises Fenced if another consumer or query has taken over the subscription; InvalidInput if this one is closed;
-        Unavailable if ZooKeeper or the storage does not answer."""
+        Unavailable if ZooKeeper or the storage does not answer; and DataLoss, each time, if records were taken from the
+        subscription by a backlog quota (LEDGER_EVICTED), or are no longer in the log (LEDGER_TRIMMED): then reset it,
+        or make the consumer with ``fail_on_data_loss=False``, to go on without them."""
         deadline = None if timeout_s is None else Deadline(self._log.clock, timeout_s)
         while True:
             with self._lock:
-                self._follow()
+                self._check_eviction(self._follow())
                 message = self._pop()
                 if message is not None:
                     return message
@@ -169,7 +176,7 @@ class Consumer:
         while (message := self.receive()) is not None:
             yield message
 
-    def _follow(self) -> None:
+    def _follow(self) -> Cursor:
         """Notices resets, redeliveries and a new owner."""
         self._check_open()
         self._check_history()
@@ -178,6 +185,28 @@ class Consumer:
             self._adopt(cursor)
         if self._unwritten and self._log.clock.monotonic() - self._written_at > PERSIST_S:
             self.flush()
+        return cursor
+
+    def _check_eviction(self, cursor: Cursor) -> None:
+        """Records are no longer delivered behind a gap of which nobody was told."""
+        if not cursor.evicted:
+            return
+        if self._fail_on_data_loss:
+            raise loss.evicted(self._node, cursor, cursor.evicted, "fail_on_data_loss=False")
+        with contextlib.suppress(CursorUnderRevision):  # then nothing is read until that has ended
+            loss.count_evicted(self._attachment, cursor, lambda now: now.evicted)
+
+    def _check_trimmed(self, head: Head) -> None:
+        """The subscription holds what it has not passed. But it may have been followed by readers of compacted ledgers,
+        which also have what the log has given up; or ZooKeeper was rolled back."""
+        if not trimmed.is_gone(head, self._position):
+            return
+        gone = trimmed.loss(head, self._position, self._ordinal)
+        if self._fail_on_data_loss:
+            how = f"To go on from {trimmed.begin(head)}, reset the subscription, or set fail_on_data_loss=False"
+            raise DataLoss(f"{self._node.what}: {gone.message}. {how}", gone.code)
+        logger.warning("%s: %s; going on from there", self._node.what, gone)
+        self._adopt(loss.count_trimmed(self._attachment, head))
 
     def _pop(self) -> Message | None:
         """All of them are of this epoch and revision: another one begins with an empty queue, and only reads of its own
@@ -205,6 +234,7 @@ class Consumer:
             return Read(self._epoch, self._revision, Runs(_runs(due)), self._position, self._ordinal)
         if self._ordinal >= view.head.records:
             return None
+        self._check_trimmed(view.head)
         return Read(self._epoch, self._revision, None, self._position, self._ordinal)
 
     def _carry_out(self, read: Read) -> None:

@@ -70,6 +70,9 @@ class CursorStats:
         revising_seconds: for how long a reset has been running; None if there is none.
         individual_acks: records after the position that are acknowledged.
         properties: numbers attached to the position.
+        evicted: records that a backlog quota took from it, and that nobody has accepted as lost yet: until then, or
+            until a reset, whoever follows it is told.
+        lost: records that it has lost so far, and that its reader went on without.
     """
 
     name: str
@@ -83,6 +86,8 @@ class CursorStats:
     revising_seconds: float | None
     individual_acks: int
     properties: Mapping[str, int]
+    evicted: int = 0
+    lost: int = 0
 
 
 class CursorHandle:
@@ -119,6 +124,9 @@ class CursorHandle:
         ``to`` is ``earliest``, ``latest``, a position, a time (a datetime or ISO 8601, for the first record published
         at or after it), or a Spark offset's JSON.
 
+        For readers with ``readCompacted`` ``earliest`` is the start of the compacted records, also of those whose
+        originals the log has given up. A reset also ends what a backlog quota began: nobody is told of it any more.
+
         A batch that Spark has logged is still read as it was planned. With ``discard_planned``, such batches read
         nothing if they have not finished, now and in every replay. That is the way past a record that makes a query
         fail again and again. It is not exactly-once for a query that keeps state.
@@ -139,15 +147,17 @@ class CursorHandle:
             nonlocal settled
             guard[:] = [self._log.retention_guard()]
             view = self._log.refresh(sync=True)
-            settled = places.settle(self._log, view, place)
+            settled = places.settle(self._log, view, place, compacted=cursor.compacted)
             ordinal = scan.records_before(self._log, view, settled.position)
             moved = self._node.moved(cursor, ordinal, position=settled.position)
             void_below = cursor.revision + 1 if discard_planned else cursor.void_below
-            return replace(moved, last_backward_revision=cursor.revision + 1, void_below=void_below, properties=())
+            return replace(
+                moved, last_backward_revision=cursor.revision + 1, void_below=void_below, properties=(), evicted=0
+            )
 
         cursor = self._revise(move, operation_id, lambda: guard)
         if settled is None:  # an earlier call with the same operation id has moved it
-            settled = places.settle(self._log, self._log.refresh(sync=True), place)
+            settled = places.settle(self._log, self._log.refresh(sync=True), place, compacted=cursor.compacted)
         return ResetResult(cursor.mark_delete, cursor.revision, settled.exact)
 
     def preview(self, to: PlaceLike) -> ResetPreview:
@@ -159,7 +169,7 @@ class CursorHandle:
         """
         place = self._destination(to)
         cursor, view = self._node.refresh(sync=True), self._log.refresh(sync=True)
-        settled = places.settle(self._log, view, place)
+        settled = places.settle(self._log, view, place, compacted=cursor.compacted)
         ordinal = scan.records_before(self._log, view, settled.position)
         acks = self._node.acks(cursor)  # after the cursor's position; a reset drops them
         acks_after = len(acks.since(ordinal))
@@ -268,7 +278,7 @@ class CursorHandle:
                 raise CursorUnderRevision(f"subscription '{self.name}' is being reset: try again")
             view = self._log.refresh(sync=True)
             self._log.check_not_past_end(view, wanted)
-            settled = places.settle(self._log, view, wanted).position
+            settled = places.settle(self._log, view, wanted, compacted=cursor.compacted).position
             if settled < cursor.mark_delete:
                 raise InvalidInput(
                     f"subscription '{self.name}' is at {cursor.mark_delete}, past {wanted}: mark_delete only moves "
@@ -308,6 +318,8 @@ class CursorHandle:
             revising_seconds=(now - cursor.revising_since_ms) / 1000 if reviser is not None else None,
             individual_acks=len(acks),
             properties=dict(cursor.properties),
+            evicted=cursor.evicted,
+            lost=cursor.lost,
         )
 
     def delete(self) -> None:

@@ -98,8 +98,8 @@ class CursorNode:
         """Changes the cursor; see :meth:`Transactions.change`."""
         return self.log.transactions.change(self, edit, self.what, operation=operation, also=also)
 
-    def ensure(self, start: PlaceLike) -> Cursor:
-        """Creates the cursor if it does not exist."""
+    def ensure(self, start: PlaceLike, *, compacted: bool = False) -> Cursor:
+        """Creates the cursor if it does not exist; ``compacted``: for readers of compacted ledgers."""
         try:
             return self.refresh(sync=True)
         except NotFound as missing:
@@ -107,16 +107,18 @@ class CursorNode:
                 raise
         self.log.ensure_part("subscriptions")
         for _ in range(self.log.limits.change_attempts):
-            ops = [self.log.retention_guard(), Create(self.key, self._new(start))]
+            ops = [self.log.retention_guard(), Create(self.key, self._new(start, compacted))]
             if self.log.transactions.carry_out(ops, self._is_there, self.what) or self._is_there():
                 return self.refresh(sync=True)
         raise Conflict(f"{self.what}: it can neither be found nor made; try again")
 
-    def _new(self, start: PlaceLike) -> Cursor:
+    def _new(self, start: PlaceLike, compacted: bool) -> Cursor:
         view = self.log.refresh(sync=True)
-        position = places.settle(self.log, view, places.resolve(self.log, view, start)).position
+        wanted = places.resolve(self.log, view, start, compacted=compacted)
+        position = places.settle(self.log, view, wanted, compacted=compacted).position
         ordinal = scan.records_before(self.log, view, position)
-        return Cursor(self.name, position, ordinal, self.log.clock.now_ms(), id=self.log.clock.new_id())
+        now, id = self.log.clock.now_ms(), self.log.clock.new_id()
+        return Cursor(self.name, position, ordinal, now, id=id, compacted=compacted)
 
     def _is_there(self) -> bool | None:
         self.log.metadata.sync()

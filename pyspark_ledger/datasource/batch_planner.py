@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 from pyspark.sql.types import StructType
 
+from pyspark_ledger.base.position import Position
 from pyspark_ledger.compaction.plan import state_slices
 from pyspark_ledger.datasource.executor.reading import LedgerPartition
 from pyspark_ledger.datasource.options import ReadOptions
 from pyspark_ledger.datasource.planning import check_asked_schema, open_log, share_out
-from pyspark_ledger.errors import InvalidInput
-from pyspark_ledger.log import places
+from pyspark_ledger.errors import DataLoss, InvalidInput
+from pyspark_ledger.log import generations, places, trimmed
+from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.slices import Slice
 from pyspark_ledger.log.sources import ReadSource
 
@@ -29,7 +31,7 @@ def plan_batch(options: ReadOptions, schema: StructType) -> Sequence[LedgerParti
     log = open_log(options, watch=False)
     view = log.refresh(sync=True)
     check_asked_schema(log, schema, options)
-    start = places.resolve(log, view, options.start)
+    start = places.resolve(log, view, options.start, compacted=options.read_compacted)
     end = places.resolve(log, view, options.end) if options.end else view.head.end
     if start > end:
         raise InvalidInput(
@@ -37,6 +39,7 @@ def plan_batch(options: ReadOptions, schema: StructType) -> Sequence[LedgerParti
             "ends",
             "LEDGER_INVALID_OPTION",
         )
+    start = _past_what_is_gone(log, view, start, end, options)
     pieces: list[Slice]
     if options.read_compacted:
         pieces = state_slices(log, view, start, end)
@@ -49,3 +52,17 @@ def plan_batch(options: ReadOptions, schema: StructType) -> Sequence[LedgerParti
     )  # fmt: skip
     # Spark makes up a partition without a value when there is none.
     return list(parts) or [LedgerPartition(log.storage.uri, log.topic.uuid, log.topic.name, ())]
+
+
+def _past_what_is_gone(log: Log, view: View, start: Position, end: Position, options: ReadOptions) -> Position:
+    """Where the read begins if retention gave up records that would be in it."""
+    generation = generations.newest(log, view, end) if options.read_compacted else None
+    gone = ReadSource(log, view, generation).gone_from(start, end)
+    if gone is None:
+        return start
+    begin, loss = places.earliest(view), trimmed.loss(view.head, gone)
+    if options.fail_on_data_loss:
+        instead = "To read what is left, use startingOffsets=earliest, or set failOnDataLoss=false"
+        raise DataLoss(f"{loss.message}. {instead}", loss.code)
+    logger.warning("%s; reading from %s, because failOnDataLoss is false", loss, begin)
+    return begin

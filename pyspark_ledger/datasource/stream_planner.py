@@ -20,9 +20,10 @@ from pyspark_ledger.datasource.planning import check_asked_schema, open_log, sha
 from pyspark_ledger.datasource.schema_change import SchemaWatch
 from pyspark_ledger.datasource.subscription import BatchStart, Subscription
 from pyspark_ledger.errors import DataLoss
-from pyspark_ledger.log import generations, places, scan
+from pyspark_ledger.log import generations, places, scan, trimmed
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.reader import POLL_S
+from pyspark_ledger.log.slices import Slice
 from pyspark_ledger.log.sources import ReadSource
 from pyspark_ledger.metadata.records import Generation
 
@@ -43,6 +44,7 @@ class StreamPlanner:
         self._target: Position | None = None  # the end that Trigger.AvailableNow fixed
         self._last_batch_at: float | None = None
         self._recognised = False  # whether what the checkpoint has seen was looked for in the topic
+        self._told = ""  # what it went on without
         self._reported: tuple[bytes, dict[str, Any]] | None = None  # the head's last change, and the topic's end then
 
     # -- what Spark asks -----------------------------------------------------------------------------------
@@ -65,15 +67,16 @@ class StreamPlanner:
         first = self._next_start(at)
         if first is None:
             return start
-        begin = first.position
-        if begin > view.head.end:
+        if first.position > view.head.end:
             view = self._newest(log)  # the server that answered first may be behind
-        if at is not None and self._is_lost(log, view, begin):
+        if at is not None and self._is_lost(log, view, first.position):
             return self._json(log, view, Offset(log.topic.uuid, view.head.end, None, at.revision, at.epoch))
+        end = min(p for p in (view.head.end, self._ending(log, view), self._target) if p is not None)
+        first = self._past_what_is_gone(log, view, at, first, end)
+        begin = first.position
         # Spark makes batch 0 of any first answer, even of an empty one: this fixes where the query begins.
         begun = Offset(log.topic.uuid, begin, begin, first.revision, first.epoch)
         nothing_new = start if at is not None else self._json(log, view, begun)
-        end = min(p for p in (view.head.end, self._ending(log, view), self._target) if p is not None)
         if begin >= end:
             return nothing_new
         change = self._schema_change(log, view, begin, end)
@@ -118,7 +121,8 @@ class StreamPlanner:
         return self._reported[1]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[LedgerPartition]:
-        """A batch that Spark has logged reads exactly its interval, whatever happens later."""
+        """A batch that Spark has logged reads exactly its interval, whatever happens later: for the grace, also if
+        retention gave up what is in it."""
         log, view = self._current()
         first = None if offsets.is_initial(start) else offsets.parse(start, log.topic)
         last = offsets.parse(end, log.topic)
@@ -130,11 +134,19 @@ class StreamPlanner:
         begin = _begin_of(first, last)
         if begin >= last.position or (self._subscription is not None and self._subscription.is_void(last)):
             return []
-        # A batch reads wholly from the generation that its offset names.
-        generation = generations.numbered(log, view, last.generation) if last.generation else None
-        source = ReadSource(log, view, generation, last.base or EARLIEST)
-        pieces = list(source.slices(begin, last.position))
+        pieces = self._pieces(log, view, begin, last)
         return share_out(log, pieces, self._options.min_partitions, last.revision, last.epoch)
+
+    def _pieces(self, log: Log, view: View, begin: Position, last: Offset) -> list[Slice]:
+        """What a batch that was planned consists of, wholly from the generation that its offset names."""
+        generation = generations.numbered(log, view, last.generation) if last.generation else None
+        source = ReadSource(log, view, generation, last.base or EARLIEST, planned=True)
+        gone = source.gone_from(begin, last.position)
+        if gone is None:
+            return list(source.slices(begin, last.position))
+        there = Position(trimmed.first_ledger(view.head, planned=True), 0, 0)
+        self._go_on_without(trimmed.loss(view.head, gone), f"reading what is left of the batch, from {there} on")
+        return [*source.slices(begin, gone), *source.slices(there, last.position)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Without a subscription there is nothing to do: only Spark's checkpoint moves."""
@@ -163,8 +175,7 @@ class StreamPlanner:
             if self._options.read_compacted:
                 check_compactable(log)
             if self._options.subscription:
-                name, kind = self._options.subscription, self._options.subscription_type
-                self._subscription = Subscription(log, name, kind, self._options.start)
+                self._subscription = Subscription(log, self._options)
             self._opened = log
         return self._opened
 
@@ -221,16 +232,35 @@ class StreamPlanner:
             return True
         return False
 
-    def _go_on_without(self, loss: DataLoss, how: str) -> None:
-        """Says what was lost: with failOnDataLoss=false in the log, otherwise the query fails."""
+    def _past_what_is_gone(
+        self, log: Log, view: View, at: Offset | None, first: BatchStart, end: Position
+    ) -> BatchStart:
+        """Where the next batch begins if retention gave up records that would be in it."""
+        if view.head.trim is None:
+            return first
+        generation = generations.newest(log, view, end) if self._options.read_compacted else None
+        gone = ReadSource(log, view, generation).gone_from(first.position, end)
+        if gone is None:
+            return first
+        begin = places.earliest(view)
+        loss = trimmed.loss(view.head, gone, at.records if at is not None and at.position == gone else None)
+        instead = "start with a new checkpoint" if at is not None else "begin at earliest"
+        self._go_on_without(loss, f"going on from {begin}", instead)
+        if self._subscription is not None:
+            self._subscription.go_on_from_begin(view.head)
+        return replace(first, position=begin, start=begin)
+
+    def _go_on_without(self, loss: DataLoss, how: str, instead: str = "start with a new checkpoint") -> None:
+        """Says what was lost: with failOnDataLoss=false in the log, once; otherwise the query fails."""
         if self._options.fail_on_data_loss:
             self._recognised = False  # whoever calls again all the same is told again
             raise DataLoss(
-                f"{loss.message}. For this query to go on all the same, set failOnDataLoss=false ({how}), or start "
-                "with a new checkpoint",
+                f"{loss.message}. For this query to go on all the same, set failOnDataLoss=false ({how}), or {instead}",
                 loss.code,
             ) from None
-        logger.warning("%s; %s, because failOnDataLoss is false", loss, how)
+        if str(loss) != self._told:  # Spark asks every few milliseconds
+            logger.warning("%s; %s, because failOnDataLoss is false", loss, how)
+        self._told = str(loss)
 
     # -- where a batch begins and ends ---------------------------------------------------------------------
 
@@ -247,7 +277,9 @@ class StreamPlanner:
         """Where the options say that the query begins. Resolved once: "latest" must not move while the query waits."""
         if self._start is None:
             log = self.log()
-            self._start = places.resolve(log, self._newest(log), self._options.start)
+            self._start = places.resolve(
+                log, self._newest(log), self._options.start, compacted=self._options.read_compacted
+            )
         return self._start
 
     def _ending(self, log: Log, view: View) -> Position | None:

@@ -7,25 +7,29 @@ of where the last batch ended. They also contain the cursor's id: one that is de
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspark_ledger.base.clock import Deadline
 from pyspark_ledger.base.names import this_process
 from pyspark_ledger.base.position import EARLIEST, Position
-from pyspark_ledger.cursors.attachment import Attachment, SubscriptionType
+from pyspark_ledger.cursors import loss
+from pyspark_ledger.cursors.attachment import Attachment
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import under_revision
 from pyspark_ledger.datasource.offsets import Offset
-from pyspark_ledger.errors import Conflict, DataLoss
+from pyspark_ledger.datasource.options import ReadOptions
+from pyspark_ledger.errors import Conflict, CursorUnderRevision, DataLoss
 from pyspark_ledger.log.log import Log
-from pyspark_ledger.log.places import SEEN_BYTES, PlaceLike
-from pyspark_ledger.metadata.records import Cursor
+from pyspark_ledger.log.places import SEEN_BYTES
+from pyspark_ledger.metadata.records import Cursor, Head
 
 logger = logging.getLogger(__name__)
 
@@ -46,11 +50,14 @@ class BatchStart:
 class Subscription:
     """Attached to a cursor for as long as the query runs."""
 
-    def __init__(self, log: Log, name: str, kind: SubscriptionType, start: PlaceLike) -> None:
+    def __init__(self, log: Log, options: ReadOptions) -> None:
         self._log = log
-        node = CursorNode(log, name)
-        node.ensure(start)
-        self._attachment = Attachment(node, kind, f"a query in {this_process()}")
+        self._fail_on_data_loss = options.fail_on_data_loss
+        compacted = options.read_compacted
+        node = CursorNode(log, options.subscription)
+        node.ensure(options.start, compacted=compacted)
+        name = f"a query in {this_process()}"
+        self._attachment = Attachment(node, options.subscription_type, name, compacted=compacted)
         self._attached = self._attachment.attach()  # the cursor at that moment
         self._warned = False
         self._attached_under: int | None = self._attached.epoch  # None: the checkpoint was compared with it
@@ -67,17 +74,14 @@ class Subscription:
 
         None while the cursor is being reset: the query then repeats its last answer. If it has none yet, or would end
         by repeating it (``last_chance``), this waits for the end of the reset instead, and raises if there is none."""
-        cursor = self._attachment.verified()
+        self._attachment.verified()
         self._check_identity(at)
-        being_reset = _BeingReset(self._attachment)
-        while cursor.reviser and self._attachment.is_under_revision():
-            if at is not None and not last_chance:
-                self._being_reset = self._being_reset or being_reset
-                self._being_reset.log()
-                return None
-            being_reset.wait(cursor)
-            cursor = self._attachment.verified()
-        self._being_reset = None
+        cursor = self._unrevised(at, last_chance)
+        while cursor is not None and cursor.evicted:
+            self._go_on_after_eviction(at, cursor)
+            cursor = self._unrevised(at, last_chance)
+        if cursor is None:
+            return None
         if at is not None and at.revision == cursor.revision:
             cursor = self._acknowledge(at) or cursor
             if at.revision == cursor.revision:
@@ -88,6 +92,33 @@ class Subscription:
         if at is not None and at.revision >= cursor.last_backward_revision:  # later revisions only moved it forward
             begin = max(begin, at.position)
         return BatchStart(begin, begin, cursor.revision, cursor.epoch)
+
+    def _unrevised(self, at: Offset | None, last_chance: bool) -> Cursor | None:
+        """The cursor while nobody resets it; None if somebody does, and the query can repeat its last answer."""
+        cursor = self._attachment.verified()
+        being_reset = _BeingReset(self._attachment)
+        while cursor.reviser and self._attachment.is_under_revision():
+            if at is not None and not last_chance:
+                self._being_reset = self._being_reset or being_reset
+                self._being_reset.log()
+                return None
+            being_reset.wait(cursor)
+            cursor = self._attachment.verified()
+        self._being_reset = None
+        return cursor
+
+    def _go_on_after_eviction(self, at: Offset | None, cursor: Cursor) -> None:
+        """A query that had read what a backlog quota took from the subscription has lost nothing."""
+        unread = partial(_unread, at)
+        if self._fail_on_data_loss and unread(cursor):
+            raise loss.evicted(self._attachment.node, cursor, unread(cursor), "failOnDataLoss=false")
+        with contextlib.suppress(CursorUnderRevision):  # then this waits for the end of that
+            loss.count_evicted(self._attachment, cursor, unread)
+
+    def go_on_from_begin(self, head: Head) -> None:
+        """Moves the cursor, if it is before where the log begins, and counts what is lost."""
+        with contextlib.suppress(CursorUnderRevision):  # then it is moved by somebody else
+            loss.count_trimmed(self._attachment, head)
 
     def _go_on(self, at: Offset, cursor: Cursor) -> BatchStart:
         """Where the checkpoint says, unless others followed the subscription meanwhile: what they had acknowledged when
@@ -139,8 +170,8 @@ class Subscription:
         with failOnDataLoss=false goes on from the end."""
         try:
             return self._attachment.acknowledge(done.position, done.revision)
-        except DataLoss as loss:
-            logger.warning("subscription=%s: not acknowledged: %s", self._attachment.node.name, loss)
+        except DataLoss as error:
+            logger.warning("subscription=%s: not acknowledged: %s", self._attachment.node.name, error)
             return None
 
     def is_void(self, end: Offset) -> bool:
@@ -154,6 +185,13 @@ class Subscription:
     def leave(self) -> None:
         self._restore_signal()
         self._attachment.detach()
+
+
+def _unread(at: Offset | None, cursor: Cursor) -> int:
+    """How many of the records that a backlog quota took from a cursor a query has not read, at most."""
+    if at is None or at.records is None or at.revision < cursor.last_backward_revision:
+        return cursor.evicted
+    return min(cursor.evicted, max(0, cursor.ordinal - at.records))
 
 
 class _BeingReset:

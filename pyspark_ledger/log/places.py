@@ -197,14 +197,19 @@ def check_seen(log: Log, place: Place) -> None:
         )
 
 
-def settle(log: Log, view: View, given: PlaceLike) -> Settled:
-    """The position of a cursor that is moved to a place: the record that is there, or the next one, or the end."""
+def settle(log: Log, view: View, given: PlaceLike, *, compacted: bool = False) -> Settled:
+    """The position of a cursor that is moved to a place: the record that is there, or the next one, or the end. One
+    for ``compacted`` reads stays at a place from before the log begins: a generation still has what was there."""
     place = parse(given)
     if place.position is None:
-        wanted = resolve(log, view, place)
+        wanted = resolve(log, view, place, compacted=compacted)
     else:
         check_topic(log, place)
-        wanted = max(min(place.position, view.head.end), earliest(view))
+        wanted = min(place.position, view.head.end)
+    if wanted < earliest(view):
+        if compacted and view.head.generation is not None:
+            return Settled(wanted, exact=True)
+        wanted = earliest(view)
     settled = min(scan.position_at(log, view, scan.records_before(log, view, wanted)), view.head.end)
     return Settled(settled, exact=place.position in (None, settled))
 

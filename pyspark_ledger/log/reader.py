@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_ledger.base.position import Position
-from pyspark_ledger.errors import InvalidInput
-from pyspark_ledger.log import places, scan
+from pyspark_ledger.errors import CorruptData, InvalidInput
+from pyspark_ledger.log import places, scan, trimmed
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.log.rows import SliceRows, read_slice
@@ -62,7 +62,8 @@ class Reader:
     0:0:2 3 5.25
 
     Iterating raises CorruptData if a file is damaged or missing, Unavailable if ZooKeeper or the storage does not
-    answer, and NotFound (LEDGER_TOPIC_DELETED) if the topic is deleted meanwhile.
+    answer, NotFound (LEDGER_TOPIC_DELETED) if the topic is deleted meanwhile, and DataLoss (LEDGER_TRIMMED) if
+    retention has given up records that it has not read: a reader holds nothing back, a subscription does.
     """
 
     def __init__(
@@ -126,16 +127,28 @@ class Reader:
             view = self._log.view(POLL_S)
             self._check_history()
             end = view.head.end if self._end is None else self._end
-            for piece in self._slices(view, end):
-                for rows in read_slice(self._log.storage, self._log.topic.uuid, piece, self._schema, with_ids=True):
-                    yield piece, rows
-                    if self._stopped:
-                        return
+            for piece, rows in self._read(view, end):
+                yield piece, rows
+                if self._stopped:
+                    return
             if self._state_slices is not None:
                 self._start, self._last, self._state_slices = end, None, None
             if self._end is not None:
                 return
             self._log.clock.sleep(WAIT_S)
+
+    def _read(self, view: View, end: Position) -> Iterator[tuple[Slice, SliceRows]]:
+        try:
+            for piece in self._slices(view, end):
+                for rows in read_slice(self._log.storage, self._log.topic.uuid, piece, self._schema, with_ids=True):
+                    yield piece, rows
+        except CorruptData as error:
+            if error.code != "LEDGER_FILE_MISSING" or self._state_slices is not None:
+                raise
+            head = self._log.refresh(sync=True).head
+            if not trimmed.is_gone(head, self.position):
+                raise
+            raise trimmed.loss(head, self.position) from None  # it has read for longer than such files are kept
 
     def _check_history(self) -> None:
         """Other records may be before its position by now."""

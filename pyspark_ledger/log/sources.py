@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyspark_ledger.base.position import EARLIEST, Position
-from pyspark_ledger.log import scan
+from pyspark_ledger.log import scan, trimmed
 from pyspark_ledger.log.generations import CompactedLedger
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.slices import CompactedSlice, LogSlice, Slice
@@ -41,6 +41,12 @@ class ReadSource:
             start = self._generation.horizon
         if start < end:
             yield from scan.slices(self._log, self._view, start, end, planned=self._planned)
+
+    def gone_from(self, start: Position, end: Position) -> Position | None:
+        """From where on a read of [start, end) would miss records that were given up; None if it misses none."""
+        in_log = start if self._generation is None else max(start, self._generation.horizon)
+        is_gone = in_log < end and trimmed.is_gone(self._view.head, in_log, planned=self._planned)
+        return in_log if is_gone else None
 
     def advance(
         self, start: Position, end: Position, max_rows: int | None = None, max_bytes: int | None = None

@@ -1,0 +1,65 @@
+"""What a subscription has lost: to a backlog quota, or because the log no longer reaches back to where it is.
+
+Whoever follows it is told so, each time anew, until a person has reset the subscription, or a reader goes on that was
+told to go on without what is lost. The cursor counts these records, in the same transaction: none is counted twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from pyspark_ledger.cursors.attachment import Attachment
+from pyspark_ledger.cursors.node import CursorNode
+from pyspark_ledger.errors import DataLoss
+from pyspark_ledger.log import trimmed
+from pyspark_ledger.metadata.records import Cursor, Head
+
+logger = logging.getLogger(__name__)
+
+
+def evicted(node: CursorNode, cursor: Cursor, records: int, option: str) -> DataLoss:
+    """What to tell who follows a subscription from which a backlog quota took so many records; ``option`` is how its
+    reader is made to go on."""
+    return DataLoss(
+        f"{node.what}: {records:,} records that were not acknowledged were taken from it, because it held back more "
+        f"than the topic's backlog quota allows, or for longer: it is at {cursor.mark_delete} now. To go on, reset it "
+        f"(to {cursor.mark_delete}, or to earliest for all that is left), or set {option}",
+        "LEDGER_EVICTED",
+    )
+
+
+def count_evicted(attachment: Attachment, seen: Cursor, unread: Callable[[Cursor], int]) -> None:
+    """Goes on after an eviction, and counts as lost what its reader has not read. Does nothing if the cursor was moved
+    again since it was ``seen``: then there is something else to tell."""
+    lost = 0
+
+    def accept(cursor: Cursor) -> Cursor | None:
+        nonlocal lost
+        lost = 0
+        if not cursor.evicted or cursor.revision != seen.revision:
+            return None
+        lost = unread(cursor)
+        return replace(cursor, evicted=0, lost=cursor.lost + lost)
+
+    attachment.change(accept)
+    if lost:
+        logger.warning(
+            "%s: %s records are lost to the backlog quota: going on from %s", attachment.node.what, f"{lost:,}",
+            seen.mark_delete,
+        )  # fmt: skip
+
+
+def count_trimmed(attachment: Attachment, head: Head) -> Cursor:
+    """Moves a cursor that is where the log does not reach any more to where it begins, and counts what is lost."""
+    node, gone = attachment.node, trimmed.records_before_begin(head)
+
+    def forward(cursor: Cursor) -> Cursor | None:
+        if not trimmed.is_gone(head, cursor.mark_delete):
+            return None
+        acks, ordinal = node.acks(cursor), max(gone, cursor.ordinal)
+        lost = ordinal - cursor.ordinal - len(acks) + len(acks.since(ordinal))
+        return replace(node.moved(cursor, acks.next_missing(ordinal), acks), lost=cursor.lost + lost)
+
+    return attachment.change(forward)
