@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from datetime import timedelta
@@ -25,8 +26,8 @@ from pyspark_ledger.cursors.backoff import Backoff
 from pyspark_ledger.cursors.consumer import Consumer
 from pyspark_ledger.cursors.handle import CursorHandle, CursorStats
 from pyspark_ledger.cursors.node import CursorNode
-from pyspark_ledger.errors import InvalidInput
-from pyspark_ledger.lifecycle import gc, repair, retention, termination
+from pyspark_ledger.errors import InvalidInput, LedgerError
+from pyspark_ledger.lifecycle import condemned, gc, repair, retention, termination
 from pyspark_ledger.log import policies, topics
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.places import PlaceLike
@@ -36,6 +37,8 @@ from pyspark_ledger.metadata.port import CursorKey, PartKey
 from pyspark_ledger.metadata.records import Policies, ProducerState, Topic
 from pyspark_ledger.outbox.outbox import Dispatcher, Outbox
 from pyspark_ledger.tokens.tokens import Tokens
+
+logger = logging.getLogger(__name__)
 
 
 class LedgerClient:
@@ -112,14 +115,18 @@ class LedgerClient:
         tokens of the old one are refused by it, and queries that wrote to the old one do not write to it. A mark stays
         on the name, so that no write makes the topic again unasked: :meth:`create_topic` does.
 
+        A file that could not be deleted, or that a task wrote too late, goes with ``pyspark-ledger namespace gc``.
+
         :raises NotFound: there is no such topic.
         :raises Unavailable: the storage is not there; nothing was deleted.
         """
         namespace = self._namespace
         namespace.storage.check_marked()  # or its files would stay for ever where they are
         topic = topics.delete_topic(namespace.metadata, name, limits=namespace.limits, clock=namespace.clock)
-        for path in list(namespace.storage.list(topic.uuid)):
-            namespace.storage.delete(path)
+        try:
+            condemned.delete_files(namespace.storage, topic.uuid)
+        except LedgerError as error:  # the topic is deleted, and to say anything else would be wrong
+            logger.warning("deleted topic=%s uuid=%s, but not all of its files yet: %s", name, topic.uuid, error)
 
     # -- records -------------------------------------------------------------------------------------------
 
@@ -430,15 +437,25 @@ class LedgerClient:
         _ = self._namespace.storage  # makes the namespace if this is its first use
         policies.change_namespace(self._namespace.transactions, self._namespace.metadata, deduplication)
 
-    def gc(self, topic: str, *, dry_run: bool = False) -> gc.Collected:
+    def gc(
+        self,
+        topic: str,
+        *,
+        dry_run: bool = False,
+        thorough: bool | None = None,
+        progress: Progress = lambda *_: None,
+    ) -> gc.Collected:
         """Deletes files that no commit names and none can name any more: what failed and killed writers left behind,
         and what was replaced. It does so once a day, however often it is called, so that a batch has a day to be
         committed, and a backup of the last day can be restored: a file goes two to three days after it was left behind.
 
         :param dry_run: only tell what would be deleted.
+        :param thorough: compare all files with all references, which takes longer the longer the log is, and finds what
+            tasks wrote days after their time; None: every 30th time.
+        :param progress: called with what is done, and how much of it.
         :raises DataLoss: ZooKeeper was rolled back to an older state: nothing is deleted.
         """
-        return gc.collect(self._namespace.log(topic), dry_run=dry_run)
+        return gc.collect(self._namespace.log(topic), dry_run=dry_run, thorough=thorough, progress=progress)
 
     def damage(self, topic: str) -> repair.Damage | None:
         """What is known of a rollback of ZooKeeper to an older state; None if nothing shows one."""

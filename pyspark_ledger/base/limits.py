@@ -27,6 +27,7 @@ class Limits:
     gc_grace_ms: int = 24 * 3600 * 1000  # how long a gc epoch lasts at least: a batch may take so long
     gc_thorough_epochs: int = 30  # every so many epochs gc looks at all files, for those that were staged late
     deletes_at_once: int = 1_000  # files
+    topics_at_once: int = 500  # that are looked at together, of a namespace with thousands
     pending_ranges: int = 4  # of ledgers that were given up, in the head: more are merged
     retention_parts: int = 10  # a ledger is sealed after this part of what its topic keeps, so that it can go in time,
     retention_ledger_ms: int = 60_000  # but not sooner than this
@@ -42,7 +43,6 @@ class Limits:
     sinks_every_s: float = 6 * 3600.0
     condemned_every_s: float = 600.0
     gc_quiet_graces: int = 10  # a topic that nobody writes to is collected by maintenance once in so many graces
-    topics_at_once: int = 500  # that maintenance and the exporter read in one round of requests
     standby_s: float = 2.0  # how often a maintainer that stands by looks whether it is needed
     failing_s: float = 3600.0  # how long maintenance waits at most before it tries again what has failed
     stuck_s: float = 600.0  # a maintainer that makes no step for so long does not count as alive

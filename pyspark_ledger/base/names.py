@@ -15,6 +15,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 # Numbers as they are written here, and no other spelling: padded with zeros only up to their width.
 _VERSIONED = re.compile(r".*/([0-9]{12}|[1-9][0-9]{12,18})-([0-9a-f]{32})", re.DOTALL)
 _EPOCH = re.compile(r"[0-9a-f]{8}|[1-9a-f][0-9a-f]{8,15}")
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _RANDOM = 10  # bytes of an id of a rewritten file that are random; the rest is the ledger
 _STAGED = re.compile(r"([0-9a-f]{8}|[1-9a-f][0-9a-f]{8,15})/([0-9a-f]{32})\.arrow")
 
@@ -85,6 +86,12 @@ def parse_versioned_file(path: str) -> tuple[int, bytes] | None:
 
 def topic_folder(uuid: str) -> str:
     return uuid
+
+
+def parse_topic_folder(name: str) -> str | None:
+    """The UUID of the topic whose files are in a folder with this name, right below the root; None if it is another
+    folder. Whose topic that is, the name does not say: namespaces may share a root."""
+    return name if _UUID.fullmatch(name) else None
 
 
 def marker_file(namespace: bytes) -> str:

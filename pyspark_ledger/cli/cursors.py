@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -39,7 +39,9 @@ def cursors() -> None:
 @click.argument("topic", required=False)
 @click.pass_obj
 def list_cursors(session: Session, topic: str | None) -> None:
-    """The subscriptions of TOPIC, or of all topics: how far behind each one is, and who follows it."""
+    """The subscriptions of TOPIC, or of all topics: how far behind each one is, and who follows it.
+
+    What is held back are records that the topic's retention would give up, if the subscription had passed them."""
     with session.client() as client:
         rows = [
             row
@@ -54,13 +56,35 @@ def _rows(log: Log) -> list[Row]:
 
     rows: list[Row] = []
     log.metadata.sync()
-    for key in log.metadata.children(PartKey(log.topic.uuid, "subscriptions")):
-        if isinstance(key, CursorKey):
-            try:
-                rows.append(_row(log.topic.name, CursorHandle(log, key.name).stats()))
-            except LedgerError as error:
-                rows.append({"topic": log.topic.name, "subscription": key.name, "error": str(error)})
+    keys = [
+        key for key in log.metadata.children(PartKey(log.topic.uuid, "subscriptions")) if isinstance(key, CursorKey)
+    ]
+    held = _held_back(log, [key.name for key in keys])
+    for key in keys:
+        try:
+            stats = CursorHandle(log, key.name).stats()
+            rows.append({**_row(log.topic.name, stats), **held[key.name]})
+        except LedgerError as error:
+            rows.append({"topic": log.topic.name, "subscription": key.name, "error": str(error)})
     return rows
+
+
+def _held_back(log: Log, names: Sequence[str]) -> dict[str, Row]:
+    """How much each subscription holds back of what retention would give up."""
+    from pyspark_ledger.lifecycle import retention
+
+    try:
+        holds = retention.holds(log, log.view(), log.policies().record) if names else []
+    except LedgerError as error:
+        return {name: {"error": str(error)} for name in names}
+    held = {hold.subscription: hold for hold in holds}
+    return {
+        name: {
+            "held_back_records": held[name].records if name in held else 0,
+            "held_back_bytes": held[name].bytes if name in held else 0,
+        }
+        for name in names
+    }
 
 
 def _row(topic: str, stats: CursorStats) -> Row:

@@ -7,12 +7,12 @@ from typing import Any
 
 from pyspark_ledger.cli import ddl
 from pyspark_ledger.cli.output import Row
-from pyspark_ledger.cli.rows import compacted, moment, policies
+from pyspark_ledger.cli.rows import compacted, given_up, moment, policies
 from pyspark_ledger.compaction import run as compaction
-from pyspark_ledger.log.index import Index
 from pyspark_ledger.log.log import Log, View
-from pyspark_ledger.metadata.port import CursorKey, PartKey
-from pyspark_ledger.metadata.records import Commit
+from pyspark_ledger.log.trimmed import begin
+from pyspark_ledger.metadata.port import CursorKey, GcKey, PartKey
+from pyspark_ledger.metadata.records import Commit, Head
 
 RATE_COMMITS = 100
 
@@ -33,8 +33,11 @@ def description(log: Log, ledgers: int) -> dict[str, Any]:
         "records": head.records,
         "bytes": head.bytes,
         "commits": head.next_commit,
+        "begin": begin(head),
         "end": head.end,
         "last_publish": moment(head.last_publish_ms),
+        "terminated": moment(head.terminated_ms),
+        **_lifecycle(log, head),
         "rate": rate(newest_commits(log, view)),
         "subscriptions": subscriptions,
         "deduplication": log.deduplicates(),
@@ -50,13 +53,29 @@ def description(log: Log, ledgers: int) -> dict[str, Any]:
     }
 
 
+def _lifecycle(log: Log, head: Head) -> dict[str, Any]:
+    """What was given up, what is left, and what gc has yet to do."""
+    records, size = given_up(head)
+    epoch = log.metadata.read(GcKey(log.topic.uuid))
+    age_ms = log.metadata.now_ms() - epoch.modified_ms if epoch is not None else None
+    return {
+        "trimmed_records": records,
+        "trimmed_bytes": size,
+        "kept_records": head.records - records,
+        "kept_bytes": head.bytes - size,
+        "pending_deletion": [f"ledgers {each.first} to {each.end - 1}" for each in head.pending],
+        "gc_epoch": head.gc_epoch,
+        "gc_epoch_age_seconds": None if age_ms is None else max(0, age_ms) / 1000,
+    }
+
+
 def newest_commits(log: Log, view: View) -> list[Commit]:
     """Those of the open ledger; if it is too young to tell a rate, those of the one before."""
     commits = list(view.open_commits)
     if len(commits) < 2 and view.head.ledger_first_commit > 0:
-        index = Index(log.files, view.head.index)
-        leaf = next(index.leaves(lambda row: row.first_commit, view.head.ledger_first_commit - 1))
-        commits = [*index.commits(leaf), *commits]
+        index = log.index(view)
+        leaf = next(index.leaves(lambda row: row.first_commit, view.head.ledger_first_commit - 1), None)
+        commits = [*(index.commits(leaf) if leaf is not None else ()), *commits]
     return commits[-RATE_COMMITS:]
 
 
@@ -76,7 +95,7 @@ def rate(commits: list[Commit]) -> Row | None:
 
 def _ledgers(log: Log, view: View, count: int) -> list[Row]:
     """The newest ones, from their first commits."""
-    head, index = view.head, Index(log.files, view.head.index)
+    head, index = view.head, log.index(view)
     sealed: list[Commit] = []
     if head.index and count > 1:
         leaves = index.leaves(lambda row: row.ledger, head.ledger - count + 1)

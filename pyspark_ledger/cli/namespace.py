@@ -9,9 +9,12 @@ import click
 
 from pyspark_ledger.cli.base import Commands, Session
 from pyspark_ledger.cli.output import Row
+from pyspark_ledger.cli.rows import moment
 
 if TYPE_CHECKING:
+    from pyspark_ledger.lifecycle.namespace_gc import NamespaceRun
     from pyspark_ledger.lifecycle.upgrade import Plan
+    from pyspark_ledger.log.namespace import OpenNamespace
 
 
 @click.group(cls=Commands)
@@ -82,3 +85,74 @@ def _sentence(plan: Plan) -> str:
         f"{counts[name]} {name.replace('_', ' ')}" for name in ("topics", "subscriptions", "token_groups", "entities")
     ]
     return f"{', '.join(words)} brought over" + (", the rest by an earlier run" if plan.is_begun else "")
+
+
+# -- garbage ----------------------------------------------------------------------------------------------------
+
+
+_UNKNOWN = (
+    "unknown folders are of another namespace in the same root, or of a topic that an earlier version deleted. They "
+    "are left alone; 'pyspark-ledger namespace gc --remove-folder UUID --yes' removes one"
+)
+
+
+@namespace.command()
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@click.option("--remove-folder", metavar="UUID", help="Delete this unknown folder instead, with all that is in it.")
+@click.option("--yes", is_flag=True, help="Do it, with --remove-folder.")
+@click.pass_obj
+def gc(session: Session, dry_run: bool, remove_folder: str | None, yes: bool) -> None:
+    """Run gc for all topics, and delete what is left of topics that were deleted.
+
+    It also lists unknown folders: those in the storage root that look like a topic's, and are of none that this
+    namespace knows. They are of another namespace in the same root, or of a topic that an earlier version deleted, and
+    are never deleted unless named."""
+    from pyspark_ledger.lifecycle import namespace_gc
+
+    with session.client() as client:
+        here = session.namespace(client)
+        if remove_folder is not None:
+            _remove_folder(session, here, remove_folder, yes and not dry_run)
+            return
+        with session.output.progress() as progress:
+            done = namespace_gc.collect(here, dry_run=dry_run, progress=progress)
+    session.output.facts(_collected(done, dry_run))
+    if done.unknown:
+        session.output.note(_UNKNOWN)
+    if done.errors:
+        raise click.exceptions.Exit(1)
+
+
+def _collected(done: NamespaceRun, dry_run: bool) -> Row:
+    """Of topics, only those of which something was deleted, or which failed."""
+    return {
+        "dry_run": dry_run,
+        "topics": done.topics,
+        "deleted_files": done.files,
+        "errors": done.errors,
+        "topics_with_garbage": [
+            {"topic": run.topic, "deleted_files": run.deleted, "error": run.error} for run in done.collected
+        ],
+        "deleted_topics": [
+            {
+                "uuid": each.uuid,
+                "deleted": moment(each.deleted_ms),
+                "deleted_files": each.files,
+                "over": each.is_over,
+                "error": each.error,
+            }
+            for each in done.finished
+        ],
+        "unknown_folders": [{"uuid": uuid} for uuid in done.unknown],
+    }
+
+
+def _remove_folder(session: Session, namespace: OpenNamespace, uuid: str, yes: bool) -> None:
+    from pyspark_ledger.lifecycle import namespace_gc
+
+    found = namespace_gc.inspect_folder(namespace, uuid)
+    row = {"folder": found.where, "files": found.files, "bytes": found.bytes}
+    what = f"delete {found.where} for good, which may be of another namespace: {found.files:,} files"
+    session.require_yes(yes, what, [row])
+    namespace_gc.remove_folder(namespace, uuid)
+    session.output.done(f"{found.where}: removed, {found.files:,} files", row)

@@ -67,11 +67,12 @@ def read(
 def peek(session: Session, topic: str, count: int, columns: list[str] | None, metadata: bool) -> None:
     """The newest records of TOPIC."""
     from pyspark_ledger.log import scan
+    from pyspark_ledger.log.trimmed import records_before_begin
 
     with session.client() as client:
         log = session.namespace(client).log(topic)
         view = log.refresh(sync=True)
-        start = scan.position_at(log, view, max(0, view.head.records - count))
+        start = scan.position_at(log, view, max(records_before_begin(view.head), view.head.records - count))
         records = client.reader(topic, start, "latest", columns=columns)
         _show(session, log, islice(records, count), metadata)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from pyspark_ledger.cli.arguments import spelled
+from pyspark_ledger.base.position import EARLIEST
+from pyspark_ledger.cli.arguments import NEVER, bytes_or_never, time_or_never
 from pyspark_ledger.cli.output import Row
 from pyspark_ledger.metadata.records import Head, Policies, Topic
 
@@ -17,11 +18,20 @@ def moment(milliseconds: int | None) -> datetime | None:
     return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds else None
 
 
+def given_up(head: Head) -> tuple[int, int]:
+    """Records and bytes that retention has given up."""
+    return (head.trim.records, head.trim.bytes) if head.trim else (0, 0)
+
+
 def summary(topic: Topic, head: Head) -> Row:
+    records, size = given_up(head)
     return {
         "topic": topic.name,
         "records": head.records,
         "bytes": head.bytes,
+        "kept_records": head.records - records,
+        "kept_bytes": head.bytes - size,
+        "begin": head.trim.position if head.trim else EARLIEST,
         "end": head.end,
         "last_publish": moment(head.last_publish_ms),
         "key": topic.key,
@@ -33,10 +43,20 @@ def policies(policies: Policies) -> Row:
     return {
         "deduplication": "default" if policies.deduplication is None else policies.deduplication,
         "snapshot_commits": policies.snapshot_commits or "default",
-        "evict_producers_after": spelled(policies.evict_producers_ms / 1000)
-        if policies.evict_producers_ms
-        else "never",
+        "evict_producers_after": time_or_never(policies.evict_producers_ms),
+        "retention_age": time_or_never(policies.retention_ms),
+        "retention_bytes": bytes_or_never(policies.retention_bytes),
+        "backlog_quota": _quota(policies),
+        "backlog_action": "evict" if policies.evict_backlog else "hold",
+        "expire_subscriptions_after": time_or_never(policies.expire_subscriptions_ms),
+        "compact_after": bytes_or_never(policies.compact_after_bytes),
+        "rewrite_below": bytes_or_never(policies.rewrite_below_bytes),
     }
+
+
+def _quota(policies: Policies) -> str:
+    limits = bytes_or_never(policies.backlog_bytes), time_or_never(policies.backlog_ms)
+    return ",".join(limit for limit in limits if limit != NEVER) or NEVER
 
 
 def compacted(stats: CompactionStats | None) -> Row | None:

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK
+from pyspark_ledger.base.limits import DEFAULT_LIMITS
 from pyspark_ledger.base.names import check_topic_name
-from pyspark_ledger.cli.arguments import RATE, duration, duration_or_never
+from pyspark_ledger.base.paging import by_halves, pages
+from pyspark_ledger.cli.arguments import RATE, duration, duration_or_never, quota, size_or_never
 from pyspark_ledger.cli.base import Commands, Session
+from pyspark_ledger.cli.lifecycle import gc, terminate, trim
 from pyspark_ledger.cli.output import Row
 from pyspark_ledger.cli.reading import peek, read
 from pyspark_ledger.cli.rows import compacted, policies, summary
 from pyspark_ledger.cli.writing import write
-from pyspark_ledger.errors import Conflict, CorruptData, InvalidInput
+from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.metadata.port import HeadKey, Metadata, PoliciesKey, TopicKey, TopicsKey
 from pyspark_ledger.metadata.records import Policies
 
@@ -35,25 +38,28 @@ def topics() -> None:
 
 
 @topics.command("list")
+@click.option("--prefix", default="", help="Only topics whose names begin with this.")
+@click.option("--limit", type=click.IntRange(1), help="Not more than so many, the first ones by name.")
 @click.pass_obj
-def list_topics(session: Session) -> None:
+def list_topics(session: Session, prefix: str, limit: int | None) -> None:
     """All topics of the namespace."""
     with closing(session.metadata()) as metadata:
         metadata.sync()
-        rows = _summaries(metadata, [key for key in metadata.children(TopicsKey()) if isinstance(key, TopicKey)])
+        keys = [key for key in metadata.children(TopicsKey()) if isinstance(key, TopicKey)]
+        wanted = [key for key in keys if key.name.startswith(prefix)][:limit]
+        rows = [row for page in pages(wanted, DEFAULT_LIMITS.topics_at_once) for row in _summaries(metadata, page)]
     session.listing(rows, "no topics")
 
 
 def _summaries(metadata: Metadata, keys: Sequence[TopicKey]) -> list[Row]:
-    """In two rounds of requests; one by one if one of them cannot be read."""
-    try:
-        found = [topic.record for topic in metadata.read_many(keys) if topic is not None]
+    """In two rounds of requests."""
+
+    def look(some: Sequence[TopicKey]) -> list[Row]:
+        found = [topic.record for topic in metadata.read_many(some) if topic is not None]
         heads = metadata.read_many([HeadKey(topic.uuid) for topic in found])
         return [summary(topic, head.record) for topic, head in zip(found, heads, strict=True) if head is not None]
-    except (CorruptData, InvalidInput) as error:
-        if len(keys) == 1:
-            return [{"topic": keys[0].name, "error": str(error)}]
-        return [row for key in keys for row in _summaries(metadata, [key])]
+
+    return by_halves(keys, look, lambda key, error: [{"topic": key.name, "error": str(error)}])
 
 
 @topics.command()
@@ -70,6 +76,9 @@ def describe(session: Session, topic: str, ledgers: int) -> None:
         session.output.facts(description(session.namespace(client).log(topic), ledgers))
 
 
+topics.add_command(trim)
+topics.add_command(gc)
+topics.add_command(terminate)
 topics.add_command(read)
 topics.add_command(peek)
 topics.add_command(write)
@@ -145,34 +154,97 @@ def _policies(metadata: Metadata, name: str) -> Policies:
     return policies.record
 
 
+_DURATION = "DURATION|never"
+_SIZE = "SIZE|never"
+
+
 @config.command("set")
 @click.argument("topic")
 @click.option("--deduplication", type=click.Choice(["true", "false", "default"]), help="Check sequence ids.")
 @click.option("--snapshot-commits", type=int, help="Commits between two snapshots of the dedup state; 0: the default.")
-@click.option("--evict-producers-after", callback=duration_or_never, metavar="DURATION|never",
-              help="Forget producers that are silent for longer, as in 30d.")  # fmt: skip
+@click.option(
+    "--evict-producers-after",
+    callback=duration_or_never,
+    metavar=_DURATION,
+    help="Forget producers that are silent for longer, as in 30d.",
+)
+@click.option(
+    "--retention-age",
+    callback=duration_or_never,
+    metavar=_DURATION,
+    help="Give up sealed ledgers whose last record is older, as in 7d.",
+)
+@click.option(
+    "--retention-bytes",
+    callback=size_or_never,
+    metavar=_SIZE,
+    help="Give up sealed ledgers if so much was written after them, as in 500GB.",
+)
+@click.option(
+    "--backlog-quota",
+    callback=quota,
+    metavar="SIZE|DURATION|SIZE,DURATION|never",
+    help="How much, or how long, a subscription may hold back: 100GB, 7d or 100GB,7d.",
+)
+@click.option(
+    "--backlog-action",
+    type=click.Choice(["hold", "evict"]),
+    help="What then: only an alarm, or the subscription loses what retention would give up.",
+)
+@click.option(
+    "--expire-subscriptions-after",
+    callback=duration_or_never,
+    metavar=_DURATION,
+    help="Delete subscriptions that nobody uses for longer, as in 30d.",
+)
+@click.option(
+    "--compact-after",
+    callback=size_or_never,
+    metavar=_SIZE,
+    help="Maintenance compacts the topic when so much was written since, as in 1GB.",
+)
+@click.option(
+    "--rewrite-below",
+    callback=size_or_never,
+    metavar=_SIZE,
+    help="Maintenance rewrites ledgers whose files are smaller on average, as in 8MB.",
+)
 @click.pass_obj
-def set_config(
-    session: Session,
-    topic: str,
-    deduplication: str | None,
-    snapshot_commits: int | None,
-    evict_producers_after: float | str | None,
-) -> None:
-    """Change TOPIC's policies: those that are given."""
-    changes: dict[str, Any] = {}
-    if deduplication is not None:
-        changes["deduplication"] = {"true": True, "false": False, "default": None}[deduplication]
-    if snapshot_commits is not None:
-        changes["snapshot_commits"] = snapshot_commits
-    if isinstance(evict_producers_after, float):
-        changes["evict_producers_after"] = timedelta(seconds=evict_producers_after)
-    elif evict_producers_after is not None:
-        changes["evict_producers_after"] = None
+def set_config(session: Session, /, topic: str, **given: Any) -> None:
+    """Change TOPIC's policies: those that are given.
+
+    A DURATION is 30s, 10m, 1h or 7d. A SIZE is a number of bytes, or 64MB, 500GB, 1TB: of 1024, as in Spark."""
+    changes = _changes({name: value for name, value in given.items() if value is not None})
     if not changes:
-        raise click.UsageError("nothing to set: give --deduplication, --snapshot-commits or --evict-producers-after")
+        raise click.UsageError("nothing to set: see 'pyspark-ledger topics config set --help'")
     with session.client() as client:
         session.output.facts(policies(client.set_policies(topic, **changes)))
+
+
+_TIMES = ("evict_producers_after", "retention_age", "expire_subscriptions_after")
+_SIZES = {"retention_bytes": "retention_bytes", "compact_after": "compact_after_bytes",
+          "rewrite_below": "rewrite_below_bytes"}  # fmt: skip
+
+
+def _changes(given: dict[str, Any]) -> dict[str, Any]:
+    """As the client takes them."""
+    changes: dict[str, Any] = {name: given[name] for name in ("snapshot_commits", "backlog_action") if name in given}
+    changes |= {name: _time(given[name]) for name in _TIMES if name in given}
+    changes |= {field: _size(given[name]) for name, field in _SIZES.items() if name in given}
+    if "deduplication" in given:
+        changes["deduplication"] = {"true": True, "false": False, "default": None}[given["deduplication"]]
+    if "backlog_quota" in given:
+        size, seconds = given["backlog_quota"]
+        changes |= {"backlog_quota_bytes": size, "backlog_quota_age": _time(seconds)}
+    return changes
+
+
+def _time(seconds: float | str | None) -> timedelta | None:
+    return timedelta(seconds=seconds) if isinstance(seconds, float) else None
+
+
+def _size(size: int | str) -> int | None:
+    return size if isinstance(size, int) else None
 
 
 # -- repair -----------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pyspark_ledger.base import names
+from pyspark_ledger.base.sizes import parse_size
 from pyspark_ledger.dedup.id_ranges import IdColumns
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.log import places
@@ -338,10 +339,10 @@ def _positive(option: str, text: str) -> int:
 
 
 def _size(option: str, text: str) -> int:
-    match = re.fullmatch(r"([0-9]{1,18})\s*([kmgt]?)i?b?", text.strip().lower())
-    if match is None or int(match[1]) < 1:
+    size = parse_size(text)
+    if size is None:
         raise invalid(option, text, "it must be a number of bytes, as in 67108864 or 64m")
-    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2]]
+    return size
 
 
 def _duration(option: str, text: str) -> float:

@@ -106,8 +106,10 @@ class Storage(ABC):
         """Every file below a folder, nothing if the folder is not there."""
 
     def folders(self, folder: str) -> Sequence[str]:
-        """The names of the folders right below a folder, in order; none if the folder is not there."""
-        below = (path[len(folder) + 1 :] for path in self.list(folder))
+        """The names of the folders right below a folder, in order; none if the folder is not there. With an empty name:
+        right below the root."""
+        above = len(folder) + 1 if folder else 0
+        below = (path[above:] for path in self.list(folder))
         return sorted({path.partition("/")[0] for path in below if "/" in path})
 
     @abstractmethod
@@ -472,7 +474,7 @@ class ObjectStorage(Storage):
                 yield info.path[len(self._root) + 1 :]
 
     def folders(self, folder: str) -> Sequence[str]:
-        selector = pa.fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
+        selector = pa.fs.FileSelector(f"{self._root}/{folder}".rstrip("/"), allow_not_found=True)
         with _store_errors("list", self.where(folder)):
             found = self._fs.get_file_info(selector)
         return sorted(info.base_name for info in found if info.type == pa.fs.FileType.Directory)

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.compaction.run import compact
-from pyspark_ledger.lifecycle import gc, old_sinks, retention, subscriptions
+from pyspark_ledger.lifecycle import condemned, gc, old_sinks, retention, subscriptions
 from pyspark_ledger.lifecycle.looking import Seen
 from pyspark_ledger.lifecycle.rates import Pace
 from pyspark_ledger.log import scan, seal, trimmed
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
+from pyspark_ledger.metadata.port import CondemnedsKey
 from pyspark_ledger.metadata.wallclock import believable_ms
 
 logger = logging.getLogger(__name__)
@@ -170,6 +171,17 @@ def _sinks(namespace: OpenNamespace, pace: Pace) -> Done:
     return Done({"nodes": old_sinks.remove_unused(namespace, pace.step)})
 
 
+def _finish(namespace: OpenNamespace, pace: Pace) -> Done:
+    """What is left of topics that were deleted."""
+    if not namespace.metadata.children(CondemnedsKey()):
+        return Done()
+    found = condemned.finish(namespace, progress=pace.step)
+    failed = {each.uuid: each.error for each in found if each.error}
+    errors = "; ".join(f"the deleted topic {uuid}: {error}" for uuid, error in failed.items())
+    numbers = {"files": sum(each.files for each in found), "topics": sum(each.is_over for each in found)}
+    return Done(numbers, warning=errors, about=failed)
+
+
 # In this order: what makes work for another comes before it.
 ACTIONS: tuple[Action, ...] = (
     TopicAction("seal", lambda limits: limits.seal_every_s, _can_seal, _seal, _as_it_is),
@@ -179,5 +191,6 @@ ACTIONS: tuple[Action, ...] = (
     TopicAction("compact", lambda limits: limits.compact_every_s, _can_compact, _compact, _as_it_is, heavy=True),
     TopicAction("gc", lambda limits: limits.gc_every_s, _can_collect, _collect, _as_it_is, heavy=True),
     NamespaceAction("sinks", lambda limits: limits.sinks_every_s, _sinks),
+    NamespaceAction("condemned", lambda limits: limits.condemned_every_s, _finish),
 )
 NAMES = tuple(action.name for action in ACTIONS)

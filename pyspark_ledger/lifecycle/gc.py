@@ -30,13 +30,14 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from pyspark_ledger.base import names
+from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.errors import Conflict, CorruptData, OutcomeUnknown
 from pyspark_ledger.lifecycle import going
 from pyspark_ledger.log import generations as compacted
 from pyspark_ledger.log.index import Index
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.trimmed import is_readable
-from pyspark_ledger.metadata.port import DedupKey, GcKey, Put, TransactionLost, Versioned
+from pyspark_ledger.metadata.port import DedupKey, GcKey, Metadata, Put, TransactionLost, Versioned
 from pyspark_ledger.metadata.records import Commit, DedupSnapshot, EpochBirth, FileRef, GcEpoch, Going, Head
 
 logger = logging.getLogger(__name__)
@@ -55,11 +56,15 @@ class Collected:
         epoch: the topic's gc epoch after the run. A run raises it if it has lasted for a day; others delete nothing.
         files: paths of the files, below the storage root; of very many only the first 10,000.
         deleted: how many files that were.
+        age_s: for how long the epoch that the run has found had lasted.
+        is_due: whether that was long enough for it to delete what it could.
     """
 
     epoch: int
     files: tuple[str, ...]
     deleted: int = 0
+    age_s: float = 0.0
+    is_due: bool = True
 
 
 def collect(
@@ -74,8 +79,9 @@ def collect(
     _check_not_rolled_back(log, epochs, dry_run=dry_run)  # before anything changes, or a refused run would wear it off
     view = log.view()
     node = _epoch_node(log, mend=not dry_run)
+    age_s = _age_ms(log.metadata, node) / 1000
     if not _is_old_enough(log, node):
-        return Collected(view.head.gc_epoch, ())
+        return Collected(view.head.gc_epoch, (), age_s=age_s, is_due=False)
     deletion = _Deletion(log, dry_run, progress)
     judged = _Judged.of(log, view.head, node.record, thorough)
     try:
@@ -90,7 +96,7 @@ def collect(
         _remove_empty_folders(log, epochs, judged, view.head)
         view = _raise_epoch(log, view.head.gc_epoch)
         logger.info("gc topic=%s epoch=%d deleted=%d", view.head.name, view.head.gc_epoch, deletion.count)
-    return Collected(view.head.gc_epoch, tuple(deletion.shown), deletion.count)
+    return Collected(view.head.gc_epoch, tuple(deletion.shown), deletion.count, age_s)
 
 
 class _Deletion:
@@ -144,8 +150,18 @@ def _check_not_rolled_back(log: Log, epochs: list[int], *, dry_run: bool) -> Non
             raise log.later_epoch(log.storage.where(found[1]), epoch, head, note=not dry_run)
 
 
+def is_due(metadata: Metadata, node: Versioned[GcEpoch], limits: Limits) -> bool:
+    """Whether a run would do anything for a topic with this node: the epoch is old enough, or seems to begin in the
+    future, which a run mends. Needs no request, so that thousands of topics can be looked at."""
+    return not 0 <= _age_ms(metadata, node) < limits.gc_grace_ms
+
+
 def _is_old_enough(log: Log, node: Versioned[GcEpoch]) -> bool:
-    return log.metadata.now_ms() - node.modified_ms >= log.limits.gc_grace_ms
+    return _age_ms(log.metadata, node) >= log.limits.gc_grace_ms
+
+
+def _age_ms(metadata: Metadata, node: Versioned[GcEpoch]) -> int:
+    return metadata.now_ms() - node.modified_ms
 
 
 def _epoch_node(log: Log, *, mend: bool) -> Versioned[GcEpoch]:

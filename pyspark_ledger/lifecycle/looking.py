@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
+from pyspark_ledger.base.paging import by_halves, pages
+from pyspark_ledger.errors import LedgerError
 from pyspark_ledger.log import topics
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
@@ -24,8 +25,6 @@ from pyspark_ledger.metadata.port import (
     Versioned,
 )
 from pyspark_ledger.metadata.records import Cursor, GcEpoch, Head, Policies, Topic
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +50,7 @@ class Look:
         self._topics: dict[str, Topic] = {}  # by name
         self._epochs: dict[str, Versioned[GcEpoch]] = {}  # by UUID
         self._connection = 0  # over which these were read
+        self.unreadable: dict[str, LedgerError] = {}  # topics whose nodes are damaged, or of a newer format
 
     @property
     def uuids(self) -> set[str]:
@@ -70,8 +70,9 @@ class Look:
         names = topics.list_topics(self._metadata)
         self._topics = {name: topic for name in names if (topic := self._topics.get(name)) is not None}
         there = set()
-        for page in self._pages(names):
-            for seen in self._page(page):
+        self.unreadable = {}
+        for page in pages(names, self._namespace.limits.topics_at_once):
+            for seen in by_halves(page, self._page, self._failed):
                 there.add(seen.uuid)
                 yield seen
         self._epochs = {uuid: epoch for uuid, epoch in self._epochs.items() if uuid in there}
@@ -79,7 +80,11 @@ class Look:
     def again(self, seen: Seen) -> Seen | None:
         """A topic after something was done; None if it is gone."""
         self._epochs.pop(seen.uuid, None)
-        return next(iter(self._page([seen.topic.name])), None)
+        return next(iter(by_halves([seen.topic.name], self._page, self._failed)), None)
+
+    def _failed(self, name: str, error: LedgerError) -> list[Seen]:
+        self.unreadable[name] = error
+        return []
 
     def _page(self, names: Sequence[str]) -> list[Seen]:
         found = self._known(names)
@@ -128,11 +133,6 @@ class Look:
             for seen, some in zip(asked, below, strict=True)
         }
         return [replace(seen, cursors=cursors.get(seen.uuid, ())) for seen in page]
-
-    def _pages(self, names: Sequence[T]) -> Iterator[Sequence[T]]:
-        size = self._namespace.limits.topics_at_once
-        for start in range(0, len(names), size):
-            yield names[start : start + size]
 
 
 def _concerns_cursors(policies: Policies) -> bool:

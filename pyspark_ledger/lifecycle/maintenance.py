@@ -159,8 +159,7 @@ class Maintenance:
         for thread in threads:
             thread.start()
         try:
-            while not self._stop.is_set():
-                self._stop.wait(self._limits.standby_s)
+            while not self._stop.wait(self._limits.standby_s):
                 self.look()
         finally:
             self.stop()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from pyspark_ledger.base.paging import pages
 from pyspark_ledger.errors import OutcomeUnknown
 from pyspark_ledger.lifecycle.rates import Wait
 from pyspark_ledger.log.namespace import OpenNamespace
@@ -19,8 +20,7 @@ def remove_unused(namespace: OpenNamespace, step: Wait = lambda _: None) -> int:
     metadata, limits, removed = namespace.metadata, namespace.limits, 0
     now_ms = min(namespace.clock.now_ms(), metadata.now_ms())  # a clock that is ahead makes nothing old
     queries = [key for key in metadata.children(SinksKey()) if isinstance(key, SinkKey)]
-    for start in range(0, len(queries), limits.topics_at_once):
-        page = queries[start : start + limits.topics_at_once]
+    for page in pages(queries, limits.topics_at_once):
         below = dict(zip(page, metadata.children_many(page), strict=True))
         old = _old(metadata, below, now_ms - limits.sink_kept_ms)
         for query in page:

@@ -31,13 +31,15 @@ class Hold:
 
     Attributes:
         by: a subscription, or the compaction.
-        records: records that are held back.
+        records: records that are held back, by it alone or by others too.
         bytes: stored bytes of these.
+        subscription: the subscription's name; empty for the compaction.
     """
 
     by: str
     records: int
     bytes: int
+    subscription: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +111,21 @@ def next_ms(log: Log, view: View, policies: Policies) -> int | None:
     return index.commits(leaf)[-1].publish_ms + policies.retention_ms + 1
 
 
-def held_by(log: Log, view: View) -> Iterator[tuple[str, int]]:
-    """Who holds back ledgers, and the number of records before the first one that is needed."""
+def holds(log: Log, view: View, policies: Policies) -> list[Hold]:
+    """Who holds back how much of what retention would give up now. Changes nothing, and asks nobody if the topic keeps
+    everything."""
+    if not policies.retention_ms and not policies.retention_bytes:
+        return []
+    ledgers = _Ledgers(log, view)
+    return [hold for hold, _ in _held(log, view, ledgers, ledgers.start(ledgers.first_kept(policies)))]
+
+
+def held_by(log: Log, view: View) -> Iterator[tuple[str, int, str]]:
+    """Who holds back ledgers, the number of records before the first one that is needed, and the subscription."""
     for cursor in subscriptions(log):
-        yield f"subscription '{cursor.name}'", cursor.ordinal
+        yield f"subscription '{cursor.name}'", cursor.ordinal, cursor.name
     if view.head.generation is not None:
-        yield f"the compaction, whose horizon is {view.head.generation.horizon}", view.head.generation.read
+        yield f"the compaction, whose horizon is {view.head.generation.horizon}", view.head.generation.read, ""
 
 
 def subscriptions(log: Log) -> list[Cursor]:
@@ -142,12 +153,9 @@ def _plan(log: Log, view: View, before: PlaceLike | None) -> tuple[Trimmed, Trim
     ledgers, policies = _Ledgers(log, view), log.policies().record
     asked = ledgers.first_kept(policies) if before is None else ledgers.before(before)
     start, target = ledgers.start(ledgers.first), ledgers.start(asked)
-    first, holds = target, []
-    for by, ordinal in held_by(log, view):
-        held = ledgers.start(ledgers.of_record(ordinal))
-        if held.ledger < target.ledger:
-            holds.append(Hold(by, target.records - held.records, target.bytes - held.bytes))
-            first = min(first, held, key=lambda each: each.ledger)
+    held = list(_held(log, view, ledgers, target))
+    holds = [hold for hold, _ in held]
+    first = min([target, *(needed for _, needed in held)], key=lambda each: each.ledger)
     if first.ledger <= start.ledger:
         why = _why(policies, before, holds)
         return Trimmed(places.earliest(view), 0, 0, 0, why, tuple(holds)), None
@@ -163,6 +171,15 @@ def _plan(log: Log, view: View, before: PlaceLike | None) -> tuple[Trimmed, Trim
         tuple(holds),
     )
     return done, trim
+
+
+def _held(log: Log, view: View, ledgers: _Ledgers, target: LedgerStart) -> Iterator[tuple[Hold, LedgerStart]]:
+    """Who needs ledgers before the first one that would be kept, and the first of these."""
+    for by, ordinal, subscription in held_by(log, view):
+        needed = ledgers.start(ledgers.of_record(ordinal))
+        if needed.ledger < target.ledger:
+            hold = Hold(by, target.records - needed.records, target.bytes - needed.bytes, subscription)
+            yield hold, needed
 
 
 def _why(policies: Policies, before: PlaceLike | None, holds: list[Hold]) -> str:

@@ -19,6 +19,7 @@ from pyspark_ledger.log.namespace import OpenNamespace
 
 logger = logging.getLogger(__name__)
 
+_LOOK = "look"  # in place of an action: a topic that cannot even be looked at
 _NOTHING = object()
 _NAMESPACE = ""  # in place of a topic's name
 # Somebody else does the same right now, or has just done it.
@@ -60,7 +61,7 @@ class Rounds:
         self._failures = Failures(namespace.clock, namespace.limits.failing_s)
         self._notes: dict[tuple[str, str], _Note] = {}
         self._warned: dict[tuple[str, str], object] = {}
-        self.stats = {action.name: ActionStats() for action in actions}
+        self.stats = {name: ActionStats() for name in (*(action.name for action in actions), _LOOK)}
 
     @property
     def remaining(self) -> float:
@@ -80,7 +81,7 @@ class Rounds:
     def _run(self, actions: Sequence[Action]) -> None:
         if not actions:
             return
-        failures = {action.name: self.stats[action.name].failures for action in actions}
+        failures = {name: self.stats[name].failures for name in (*(action.name for action in actions), _LOOK)}
         of_topics = [action for action in actions if isinstance(action, TopicAction)]
         if of_topics:
             self._on_topics(of_topics)
@@ -89,10 +90,11 @@ class Rounds:
                 self._on_namespace(action)
         for action in actions:
             self._intervals[action.name].done()
-            stats = self.stats[action.name]
+        for name, before in failures.items():
+            stats = self.stats[name]
             stats.runs += 1
-            stats.failing = self._failures.count(action.name)
-            if stats.failures == failures[action.name]:
+            stats.failing = self._failures.count(name)
+            if stats.failures == before:
                 stats.last_success_ms = self._clock.now_ms()
 
     def _on_topics(self, actions: Iterable[TopicAction]) -> None:
@@ -105,6 +107,9 @@ class Rounds:
                     break  # it was deleted meanwhile
                 if self._is_due(action, seen):
                     seen = self._on_topic(action, seen)
+        for name, error in self._look.unreadable.items():
+            there.add(name)
+            self._failed(_LOOK, name, error, 0.0)
         self._forget_all_but(there)
 
     def _is_due(self, action: TopicAction, seen: Seen) -> bool:
@@ -146,23 +151,22 @@ class Rounds:
             raise
         except LedgerError as error:
             if error.code not in ("LEDGER_TOPIC_DELETED", *_OTHERS_TURN):
-                self._failed(action, topic, error)
+                self._failed(action.name, topic, error, self._intervals[action.name].seconds)
             return None
         except Exception as error:
-            self._failed(action, topic, error)
+            self._failed(action.name, topic, error, self._intervals[action.name].seconds)
             return None
         finally:
             stats.seconds += self._clock.monotonic() - started
         self._succeeded(action, topic, done, self._clock.monotonic() - started)
         return done
 
-    def _failed(self, action: Action, topic: str, error: Exception) -> None:
-        self.stats[action.name].failures += 1
+    def _failed(self, action: str, topic: str, error: Exception, first_s: float) -> None:
+        self.stats[action].failures += 1
         what = str(error) if isinstance(error, LedgerError) else f"{type(error).__name__}: {error}"
-        first_s = self._intervals[action.name].seconds
-        if self._failures.failed(action.name, topic, what, first_s):
+        if self._failures.failed(action, topic, what, first_s):
             unexpected = None if isinstance(error, LedgerError) else error
-            logger.warning("failed action=%s topic=%s: %s", action.name, topic, what, exc_info=unexpected)
+            logger.warning("failed action=%s topic=%s: %s", action, topic, what, exc_info=unexpected)
 
     def _succeeded(self, action: Action, topic: str, done: Done, seconds: float) -> None:
         self.stats[action.name].done.update(done.numbers)

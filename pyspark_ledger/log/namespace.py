@@ -52,8 +52,11 @@ class OpenNamespace:
 
     def log(self, topic: str, *, watch: bool = False) -> Log:
         """A topic as this process sees it; with ``watch`` it is told of changes."""
-        found = topics.get_topic(self.metadata, topic)
-        return Log(self.metadata, self.storage, found, limits=self.limits, clock=self.clock, watch=watch)
+        return self.log_of(topics.get_topic(self.metadata, topic), watch=watch)
+
+    def log_of(self, topic: Topic, *, watch: bool = False) -> Log:
+        """The same of a topic that was found before."""
+        return Log(self.metadata, self.storage, topic, limits=self.limits, clock=self.clock, watch=watch)
 
     def close(self) -> None:
         self.metadata.close()

@@ -7,6 +7,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any
 
+from pyspark_ledger.base.sizes import MOST_BYTES
 from pyspark_ledger.errors import InvalidInput, NotFound
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.metadata.port import Metadata, NamespaceKey, PoliciesKey
@@ -14,7 +15,6 @@ from pyspark_ledger.metadata.records import Namespace, Policies
 from pyspark_ledger.metadata.transactions import PlainNode, Transactions
 
 MOST_SNAPSHOT_COMMITS = 10_000  # every commit of the open ledger is a node in ZooKeeper
-MOST_BYTES = (1 << 63) - 1
 BACKLOG_ACTIONS = ("hold", "evict")
 
 

@@ -19,6 +19,7 @@ from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.log import root
 from pyspark_ledger.metadata.port import (
     AnyKey,
+    CondemnedKey,
     Create,
     DedupKey,
     Delete,
@@ -167,7 +168,8 @@ def delete_topic(
     metadata: Metadata, name: str, *, limits: Limits = DEFAULT_LIMITS, clock: Clock = SYSTEM_CLOCK
 ) -> Topic:
     """Deletes a topic's nodes, the name first, so that nobody finds a topic that is half deleted. Leaves its files, and
-    a mark on its name, so that no write makes a topic of that name unasked."""
+    two marks: one on its name, so that no write makes a topic of that name unasked, and one on its UUID, so that its
+    files are deleted whatever happens (``lifecycle.condemned``)."""
     namespace = find(metadata, NamespaceKey())
     root.check_not_upgrading(namespace.record if namespace is not None else None)
     topic = get_topic(metadata, name)
@@ -194,6 +196,7 @@ def _deletion(metadata: Metadata, topic: Topic, clock: Clock) -> list[Op]:
         Delete(TopicKey(topic.name)),
         Delete(HeadKey(topic.uuid)),
         Create(DeletedKey(topic.name), record) if mark is None else Put(DeletedKey(topic.name), record, mark.version),
+        Create(CondemnedKey(topic.uuid), record),
     ]
 
 
