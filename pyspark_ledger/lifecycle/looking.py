@@ -6,6 +6,7 @@ keeps what does not change: a topic's name, and when its gc epoch began.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,6 @@ from pyspark_ledger.log import topics
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.port import (
-    AnyKey,
     CursorKey,
     GcKey,
     HeadKey,
@@ -45,12 +45,14 @@ class Seen:
 class Look:
     """Looks at all topics again and again."""
 
-    def __init__(self, namespace: OpenNamespace) -> None:
-        self._namespace, self._metadata = namespace, namespace.metadata
+    def __init__(self, namespace: OpenNamespace, *, all_cursors: bool = False) -> None:
+        """``all_cursors``: the subscriptions of all topics are read, and not only where policies concern them."""
+        self._namespace, self._metadata, self._all_cursors = namespace, namespace.metadata, all_cursors
         self._topics: dict[str, Topic] = {}  # by name
         self._epochs: dict[str, Versioned[GcEpoch]] = {}  # by UUID
         self._connection = 0  # over which these were read
-        self.unreadable: dict[str, LedgerError] = {}  # topics whose nodes are damaged, or of a newer format
+        self.unreadable: dict[str, LedgerError] = {}  # topics whose nodes are damaged, or of a newer format,
+        self.damaged: dict[CursorKey, LedgerError] = {}  # and subscriptions
 
     @property
     def uuids(self) -> set[str]:
@@ -70,7 +72,7 @@ class Look:
         names = topics.list_topics(self._metadata)
         self._topics = {name: topic for name in names if (topic := self._topics.get(name)) is not None}
         there = set()
-        self.unreadable = {}
+        self.unreadable, self.damaged = {}, {}
         for page in pages(names, self._namespace.limits.topics_at_once):
             for seen in by_halves(page, self._page, self._failed):
                 there.add(seen.uuid)
@@ -122,17 +124,22 @@ class Look:
         return known is not None and known.record.epoch == head.gc_epoch
 
     def _with_cursors(self, page: list[Seen]) -> list[Seen]:
-        asked = [seen for seen in page if _concerns_cursors(seen.policies.record)]
+        asked = [seen for seen in page if self._all_cursors or _concerns_cursors(seen.policies.record)]
         below = self._metadata.children_many([PartKey(seen.uuid, "subscriptions") for seen in asked])
         keys = [key for some in below for key in some if isinstance(key, CursorKey)]
-        found: dict[AnyKey, Versioned[Cursor]] = {
-            key: cursor for key, cursor in zip(keys, self._metadata.read_many(keys), strict=True) if cursor is not None
-        }
-        cursors = {
-            seen.uuid: tuple(found[key] for key in some if key in found)
-            for seen, some in zip(asked, below, strict=True)
-        }
-        return [replace(seen, cursors=cursors.get(seen.uuid, ())) for seen in page]
+        found = by_halves(keys, self._cursors, self._damaged) if keys else []
+        cursors: dict[str, list[Versioned[Cursor]]] = defaultdict(list)
+        for key, cursor in zip(keys, found, strict=True):
+            if cursor is not None:
+                cursors[key.uuid].append(cursor)
+        return [replace(seen, cursors=tuple(cursors[seen.uuid])) for seen in page]
+
+    def _cursors(self, keys: Sequence[CursorKey]) -> list[Versioned[Cursor] | None]:
+        return self._metadata.read_many(keys)
+
+    def _damaged(self, key: CursorKey, error: LedgerError) -> list[Versioned[Cursor] | None]:
+        self.damaged[key] = error
+        return [None]
 
 
 def _concerns_cursors(policies: Policies) -> bool:

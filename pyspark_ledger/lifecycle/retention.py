@@ -101,6 +101,14 @@ def start_of_wanted(log: Log, view: View, policies: Policies) -> LedgerStart:
     return ledgers.start(ledgers.first_kept(policies))
 
 
+def held_back(log: Log, view: View, wanted: LedgerStart, ordinal: int) -> tuple[int, int]:
+    """Records and bytes that retention would give up, and that somebody holds back who needs the record with so many
+    before it."""
+    ledgers = _Ledgers(log, view)
+    held = ledgers.start(ledgers.of_record(ordinal))
+    return max(0, wanted.records - held.records), max(0, wanted.bytes - held.bytes)
+
+
 def next_ms(log: Log, view: View, policies: Policies) -> int | None:
     """When the first ledger that is there will be too old; None if none is sealed, or the topic has no retention by
     age."""
