@@ -33,17 +33,14 @@ def evicted(node: CursorNode, cursor: Cursor, records: int, option: str) -> Data
 def count_evicted(attachment: Attachment, seen: Cursor, unread: Callable[[Cursor], int]) -> None:
     """Goes on after an eviction, and counts as lost what its reader has not read. Does nothing if the cursor was moved
     again since it was ``seen``: then there is something else to tell."""
-    lost = 0
 
     def accept(cursor: Cursor) -> Cursor | None:
-        nonlocal lost
-        lost = 0
         if not cursor.evicted or cursor.revision != seen.revision:
             return None
-        lost = unread(cursor)
-        return replace(cursor, evicted=0, lost=cursor.lost + lost)
+        return replace(cursor, evicted=0, lost=cursor.lost + unread(cursor))
 
-    attachment.change(accept)
+    now = attachment.change(accept)
+    lost = now.lost - seen.lost if now.revision == seen.revision else 0
     if lost:
         logger.warning(
             "%s: %s records are lost to the backlog quota: going on from %s", attachment.node.what, f"{lost:,}",

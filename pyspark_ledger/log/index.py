@@ -69,12 +69,12 @@ class Index:
         return found if found is not None and found.ledger == ledger else None
 
     def path(self, ledger: int) -> list[FileRef]:
-        """The files on the way to a ledger, its leaf last."""
+        """The files on the way to a ledger, its leaf last; of one that was given up, as far as they are there."""
         files, rows = [], self._top
         while rows:
             row = rows[max(0, bisect_right(rows, ledger, key=lambda row: row.ledger) - 1)]
             files.append(row.file)
-            rows = self._rows(row.file) if row.level else []
+            rows = self._rows_if_there(row.file) if row.level else []
         return [*self._spine, *files]
 
     def first_ledger_in(self, node: FileRef) -> int | None:
