@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_SIZE = re.compile(r"([0-9]{1,18})\s*([kmgt]?)i?b?")
+_SIZE = re.compile(r"([0-9]{1,19})\s*([kmgt]?)i?b?")
 _SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 MOST_BYTES = (1 << 63) - 1
 

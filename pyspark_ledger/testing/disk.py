@@ -9,7 +9,7 @@ import errno
 import os
 import random
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
@@ -277,6 +277,20 @@ class MemoryStorage(Storage):
         self._synced.clear()
         if self._begin("remove_folder") is None and self._disk.is_empty(name):
             self._disk.set_folder(name, there=False)
+
+    def folders(self, folder: str) -> Sequence[str]:
+        with disk_errors("list", self.where(folder)):
+            _fail_if(self._begin("list"))
+        inside = f"{folder}/" if folder else ""
+        below = (name[len(inside) :] for name in self._disk.folders() if name.startswith(inside))
+        return sorted(name for name in below if name and "/" not in name)
+
+    def delete_folder(self, folder: str) -> None:
+        """Step by step, as ``rm -r`` does, so that a process can die between any two of them."""
+        self.delete_many(tuple(self.list(folder)))
+        for name in reversed(self._disk.folders()):  # those that are inside others first
+            if name == folder or name.startswith(f"{folder}/"):
+                self.remove_folder(name)
 
     def _is_marked(self) -> bool:
         with disk_errors("look for", self.where(self.marker)):
