@@ -116,6 +116,19 @@ def _compaction(result: dict[str, Any]) -> str:
     return _markdown(f"compaction of {result['records']:,} records, {result['keys']:,} keys", ["", "value"], lines)
 
 
+def _small(result: dict[str, Any]) -> str:
+    """Times, and in brackets how many times the rows that were written at once."""
+    words = {"plan_s": "planning, s", "read_s": "Python reader, s", "spark_s": "Spark batch read, s"}
+    lines = []
+    for key in result["at_once"]:
+        least = result["at_once"][key]
+        both = [f"{result[when][key]:.3f} ({result[when][key] / least:.1f})" for when in ("before", "after")]
+        lines.append([words[key], *both, f"{least:.3f}"])
+    files = [f"{result['files_before']:,}", f"{result['files_after']:,}", 1]
+    title = f"{result['commits']:,} commits of {result['rows']} rows, rewritten in {result['rewrite_s']:.1f} s"
+    return _markdown(title, ["", "before", "after", "at once"], [*lines, ["files", *files]])
+
+
 def _cost(cost: dict[str, float]) -> str:
     return f"{cost['mean']:.2f} ({cost['median']:.2f})"
 
@@ -133,6 +146,7 @@ _SECTIONS = {
     "memory": _memory,
     "commits": _commits,
     "compaction": _compaction,
+    "small": _small,
 }
 
 

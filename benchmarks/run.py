@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow
 import pyspark
 
-from benchmarks import commits, compaction, data, memory, record_ids, tiny, tokens
+from benchmarks import commits, compaction, data, memory, record_ids, small_files, tiny, tokens
 from benchmarks.contestants import (
     Bench,
     race,
@@ -28,7 +28,7 @@ from benchmarks.contestants import (
 from benchmarks.report import table
 from benchmarks.session import CONF, session
 
-PARTS = ("source", "sink", "ids", "tokens", "subscription", "tiny", "memory", "commits", "compaction")
+PARTS = ("source", "sink", "ids", "tokens", "subscription", "tiny", "memory", "commits", "compaction", "small")
 
 
 def arguments() -> argparse.Namespace:
@@ -37,6 +37,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=6, help="that count, after a warm-up [%(default)s]")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas [%(default)s]")
     parser.add_argument("--commits", type=int, default=20_000, help="of the part commits [%(default)s]")
+    parser.add_argument("--small-commits", type=int, default=10_000, help="of the part small [%(default)s]")
     parser.add_argument("--memory-mb", type=int, default=1_000, help="the partition in Arrow [%(default)s]")
     parser.add_argument("--out", type=Path, help="JSON file for all raw results")
     parser.add_argument("--work", type=Path, help="folder for a temporary folder [the system's]")
@@ -139,6 +140,15 @@ def run_compaction(work: Path, zookeeper: str | None) -> dict[str, Any]:
     return {"compaction": compaction.measure(space, 10_000_000, 100_000)}
 
 
+def run_small_files(options: argparse.Namespace, work: Path, zookeeper: str | None) -> dict[str, Any]:
+    if not zookeeper:
+        return {}
+    print("small files", flush=True)
+    space = data.Namespace(f"{zookeeper}/small", str(work / "small"))
+    with session(work) as spark:
+        return {"small": small_files.measure(space, options.small_commits, spark)}
+
+
 def environment(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "rows": options.rows,
@@ -165,6 +175,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             results |= run_commits(options, work, zookeeper)
         if "compaction" in options.only:
             results |= run_compaction(work, zookeeper)
+        if "small" in options.only:
+            results |= run_small_files(options, work, zookeeper)
     return results
 
 

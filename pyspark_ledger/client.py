@@ -27,7 +27,7 @@ from pyspark_ledger.cursors.consumer import Consumer
 from pyspark_ledger.cursors.handle import CursorHandle, CursorStats
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import InvalidInput, LedgerError
-from pyspark_ledger.lifecycle import condemned, gc, repair, retention, termination
+from pyspark_ledger.lifecycle import condemned, gc, repair, retention, rewriting, termination
 from pyspark_ledger.log import policies, topics
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.places import PlaceLike
@@ -420,6 +420,37 @@ class LedgerClient:
         'the topic keeps everything: it has neither a retention age nor a retention size'
         """
         return retention.trim(self._namespace.log(topic), before=before, dry_run=dry_run)
+
+    def rewrite(
+        self,
+        topic: str,
+        *,
+        below_bytes: int | None = None,
+        everything: bool = False,
+        dry_run: bool = False,
+        progress: Progress = lambda *_: None,
+        read_rate: float | None = None,
+    ) -> rewriting.Rewritten:
+        """Joins the small files that many small commits have left, so that a read has few large ones to open. Nothing
+        that a reader sees changes: records, positions, ids and tokens are the same. Only sealed ledgers are rewritten,
+        each once. The old files are deleted by :meth:`gc`, one to two days later.
+
+        :param below_bytes: rewrite ledgers whose files are smaller on average; default: the topic's policy, else 4 MiB.
+        :param everything: look at all ledgers. Otherwise those are left out that were rewritten before, and those
+            before a hundred in a row that needed nothing.
+        :param dry_run: only tell what would be done.
+        :param progress: called with the word ``rewriting``, the bytes read, and of how many.
+        :param read_rate: bytes per second at most.
+        :raises Conflict: another process rewrites the topic.
+        :raises NotFound: there is no such topic.
+
+        >>> client.rewrite("orders").ledgers
+        0
+        """
+        return rewriting.rewrite(
+            self._namespace.log(topic), below_bytes=below_bytes, dry_run=dry_run, everything=everything,
+            progress=progress, read_rate=read_rate,
+        )  # fmt: skip
 
     def terminate(self, topic: str) -> Position:
         """Ends a topic for good: it takes no more records, and can be read as before. Returns its end.

@@ -10,6 +10,8 @@ import time
 import uuid
 from typing import Protocol
 
+from pyspark_ledger.base import names
+
 
 class Clock(Protocol):
     def now_ms(self) -> int:
@@ -46,6 +48,19 @@ class SystemClock:
 
     def jitter(self, seconds: float) -> float:
         return random.uniform(0.0, seconds)
+
+
+class LedgerClock:
+    """A clock whose ids carry a ledger: for the files that a rewritten ledger consists of."""
+
+    def __init__(self, clock: Clock, ledger: int) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self.now_ms, self.monotonic = clock.now_ms, clock.monotonic
+        self.sleep, self.jitter = clock.sleep, clock.jitter
+
+    def new_id(self) -> bytes:
+        return names.id_with_ledger(self._clock.new_id(), self._ledger)
 
 
 class Deadline:

@@ -28,6 +28,11 @@ class Limits:
     gc_thorough_epochs: int = 30  # every so many epochs gc looks at all files, for those that were staged late
     deletes_at_once: int = 1_000  # files
     topics_at_once: int = 500  # that are looked at together, of a namespace with thousands
+    rewrite_below_bytes: int = 4 << 20  # files of entries that are smaller on average are worth rewriting
+    rewritten_file_bytes: int = 128 << 20  # a file that holds many entries has about so many bytes, at most
+    rewrite_ledgers: int = 100  # rewritten ledgers that are published at once,
+    rewrite_bytes: int = 4 << 30  # or those with so many bytes to read: it must not take longer than the grace
+    rewrite_looks: int = 100  # ledgers in a row with nothing to do, and older ones are not looked at
     pending_ranges: int = 4  # of ledgers that were given up, in the head: more are merged
     retention_parts: int = 10  # a ledger is sealed after this part of what its topic keeps, so that it can go in time,
     retention_ledger_ms: int = 60_000  # but not sooner than this

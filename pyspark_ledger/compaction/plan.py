@@ -16,7 +16,7 @@ from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.log import folders, trimmed
 from pyspark_ledger.log.generations import kept, newest
 from pyspark_ledger.log.log import Log, View
-from pyspark_ledger.log.slices import Slice
+from pyspark_ledger.log.slices import Slice, joined
 from pyspark_ledger.log.sources import ReadSource
 from pyspark_ledger.metadata.records import Head
 
@@ -85,7 +85,7 @@ def _keyed_slices(log: Log, view: View, start: Position, end: Position) -> Keyed
         log.schema(view.head.schema_id),
         log.topic.key,
         log.topic.version_column,
-        tuple(source.slices(start, end)),
+        tuple(joined(source.slices(start, end))),
     )
 
 

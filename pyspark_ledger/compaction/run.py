@@ -7,23 +7,20 @@ somebody else has published one meanwhile. A run that ends before that leaves fi
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from pyspark_ledger.append.append import check_epochs
-from pyspark_ledger.base import names
 from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.compaction.plan import begin
 from pyspark_ledger.compaction.work import Progress, Work, survivors_of, write
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.log.generations import CompactedBatch, fetch_replaced, newest, stage_manifest, stage_replaced
+from pyspark_ledger.log.locks import only_one
 from pyspark_ledger.log.log import Log
-from pyspark_ledger.metadata.ephemeral import Ephemeral
 from pyspark_ledger.metadata.port import CompactorKey
-from pyspark_ledger.metadata.records import FileRef, Generation, Head, Holder, Replaced
+from pyspark_ledger.metadata.records import FileRef, Generation, Head, Replaced
 
 logger = logging.getLogger(__name__)
 
@@ -64,25 +61,9 @@ def _throttled(log: Log, progress: Progress, rate: float | None) -> Progress:
     return report
 
 
-@contextlib.contextmanager
-def compacting(log: Log) -> Iterator[None]:
-    """A lock for one compactor at a time, so that nobody works in vain: a second one is refused at once. The order of
-    generations does not depend on it, because a lock can be lost without its holder knowing: publishing checks it."""
-    key = CompactorKey(log.topic.uuid)
-    mine = Holder(log.clock.new_id(), names.this_process(), log.clock.now_ms())
-    lock = Ephemeral(log.metadata, log.limits, log.clock, key, mine, f"topic '{log.topic.name}': the compactor's lock")
-    log.ensure_part("locks")
-    other = lock.take()
-    if other is not None:
-        since = datetime.fromtimestamp(other.since_ms / 1000, UTC)
-        raise Conflict(
-            f"topic '{log.topic.name}' is being compacted by {other.name} since {since:%Y-%m-%d %H:%M:%S} UTC",
-            "LEDGER_COMPACTION_RUNNING",
-        )
-    try:
-        yield
-    finally:
-        lock.release()
+def compacting(log: Log) -> AbstractContextManager[None]:
+    """A lock for one compactor at a time. The order of generations does not depend on it: publishing checks that."""
+    return only_one(log, CompactorKey(log.topic.uuid), "compacted", "LEDGER_COMPACTION_RUNNING")
 
 
 def publish(log: Log, work: Work, batches: list[CompactedBatch]) -> Generation:

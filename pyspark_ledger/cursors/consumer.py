@@ -27,6 +27,7 @@ from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.log.reader import POLL_S, WAIT_S, Record
 from pyspark_ledger.log.rows import read_slice
+from pyspark_ledger.log.slices import JoinedSlice, LogSlice, joined
 from pyspark_ledger.metadata.records import Cursor, Head
 from pyspark_ledger.metadata.transactions import RolledBack
 
@@ -258,11 +259,12 @@ class Consumer:
     def _fetch_from(self, read: Read, start: Position, ordinal: int, records: int) -> Fetched:
         view = self._log.view()
         messages: list[Message] = []
-        for piece in scan.slices(self._log, view, start, view.head.end):
-            piece = piece.first(records - len(messages))
+        for found in joined(scan.slices(self._log, view, start, view.head.end), records):
+            piece = found.first(records - len(messages))
             for rows in read_slice(self._log.storage, self._log.topic.uuid, piece, self._schema, with_ids=True):
                 for fields in rows.records():
                     messages.append(Message(*fields, ordinal + len(messages), read.epoch, read.revision))
+            assert isinstance(piece, LogSlice | JoinedSlice)
             start = piece.end
             if len(messages) >= records:
                 break

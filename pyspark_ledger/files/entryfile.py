@@ -67,6 +67,11 @@ class EntryWriter:
             if self._pending_rows >= BATCH_ROWS or self._pending_bytes >= BATCH_BYTES:
                 self._flush()
 
+    @property
+    def bytes(self) -> int:
+        """About how long the file would be now: what is not written yet is counted as it is in memory."""
+        return self._pending_bytes + (self._recorder.position if self._recorder is not None else 0)
+
     def end_batch(self) -> None:
         """Ends a record batch: rows that are written later go to the next one."""
         if self._pending:
@@ -122,7 +127,8 @@ class EntryReader:
         with self._damage():
             self._reader = self._arrow()
             self._batches = self._read_tail()
-            self.columns: list[str] = self._reader.schema.names  # all that the file has
+            self.schema: pa.Schema = self._reader.schema  # all that the file has
+            self.columns: list[str] = self.schema.names
         self.choose(self.columns if columns is None else columns)
 
     def choose(self, columns: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ import xxhash
 
 from pyspark_ledger.base import names
 from pyspark_ledger.base.arrays import one_array
-from pyspark_ledger.base.clock import Clock
+from pyspark_ledger.base.clock import Clock, LedgerClock
 from pyspark_ledger.errors import CorruptData, damage
 from pyspark_ledger.files.ipc_layout import check_unpacked
 from pyspark_ledger.files.storage import Storage
@@ -168,6 +168,10 @@ class TopicFiles:
         self.uuid = uuid
         self._clock = clock
         self._remembered: OrderedDict[tuple[bytes, RowCodec[Any] | None], Any] = OrderedDict()
+
+    def of_ledger(self, ledger: int) -> TopicFiles:
+        """The same, and what is staged carries a ledger in its name."""
+        return TopicFiles(self.storage, self.uuid, LedgerClock(self._clock, ledger))
 
     def stage(self, rows: list[dict[str, Any]], schema: pa.Schema, epoch: int) -> FileRef:
         """Writes rows under a new name; durable when it returns."""

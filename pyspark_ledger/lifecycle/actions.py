@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.compaction.run import compact
-from pyspark_ledger.lifecycle import condemned, gc, old_sinks, retention, subscriptions
+from pyspark_ledger.lifecycle import condemned, gc, old_sinks, retention, rewriting, subscriptions
 from pyspark_ledger.lifecycle.looking import Seen
 from pyspark_ledger.lifecycle.rates import Pace
 from pyspark_ledger.log import scan, seal, trimmed
@@ -136,6 +136,20 @@ def _as_it_is(seen: Seen) -> object:
     return seen.head.version, seen.head.record.last_change, seen.policies.version
 
 
+def _can_rewrite(seen: Seen, _namespace: OpenNamespace) -> bool:
+    return seen.policies.record.rewrite_below_bytes > 0 and bool(seen.head.record.index)
+
+
+def _rewrite(log: Log, pace: Pace) -> Done:
+    done = rewriting.rewrite(log, progress=pace.of_bytes())
+    numbers = {"ledgers": done.ledgers, "files": done.files_before - done.files_after, "bytes": done.bytes_after}
+    return Done(numbers, again_ms=None, warning="; ".join(done.skipped), about=done.skipped)
+
+
+def _rewritten_by(seen: Seen) -> object:
+    return seen.head.record.index, seen.policies.version
+
+
 # -- subscriptions --------------------------------------------------------------------------------------------------
 
 
@@ -189,6 +203,7 @@ ACTIONS: tuple[Action, ...] = (
     TopicAction("quota", lambda limits: limits.quota_every_s, _can_be_over_quota, _quota, _as_it_is),
     TopicAction("trim", lambda limits: limits.trim_every_s, _can_trim, _trim, _trimmed_by),
     TopicAction("compact", lambda limits: limits.compact_every_s, _can_compact, _compact, _as_it_is, heavy=True),
+    TopicAction("rewrite", lambda limits: limits.rewrite_every_s, _can_rewrite, _rewrite, _rewritten_by, heavy=True),
     TopicAction("gc", lambda limits: limits.gc_every_s, _can_collect, _collect, _as_it_is, heavy=True),
     NamespaceAction("sinks", lambda limits: limits.sinks_every_s, _sinks),
     NamespaceAction("condemned", lambda limits: limits.condemned_every_s, _finish),

@@ -24,7 +24,8 @@ compares all files with all references.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -85,10 +86,11 @@ def collect(
     deletion = _Deletion(log, dry_run, progress)
     judged = _Judged.of(log, view.head, node.record, thorough)
     try:
-        _delete_unnamed(log, view, judged, epochs, deletion)
-        _delete_replaced(log, view.head, deletion)
+        _delete_replaced(log, view, deletion)
         _delete_old_generations(log, view.head, deletion)
         _delete_given_up(log, view.head, deletion)
+        # Last: a leaf or a manifest that nothing names any more leads to other files, which go before it.
+        _delete_unnamed(log, view, judged, epochs, deletion)
     except CorruptData:
         _check_not_overtaken(log, view)
         raise
@@ -106,12 +108,16 @@ class _Deletion:
         self._log, self._dry_run, self._progress = log, dry_run, progress
         self.count = 0
         self.shown: list[str] = []
+        self._told: set[str] = set()  # in a dry run, in which files are found again
 
     def of(self, files: Iterable[FileRef]) -> None:
         """All of them are deleted when this returns."""
         self.paths([names.staged_file(self._log.topic.uuid, file.epoch, file.uid) for file in files])
 
     def paths(self, paths: list[str]) -> None:
+        if self._dry_run:
+            paths = [path for path in dict.fromkeys(paths) if path not in self._told]
+            self._told.update(paths)
         size = self._log.limits.deletes_at_once
         for start in range(0, len(paths), size):
             some = paths[start : start + size]
@@ -215,7 +221,7 @@ def _raise_epoch(log: Log, epoch: int) -> View:
         before = going.fetch(log.files, head)
         left = [each for each in before if not going.is_due(each, head)]
         # A list of what is going is itself replaced so soon that it is found among the unnamed files of its epoch.
-        named = (*_replaceable(log, after), head.going)
+        named = {*_replaceable(log, after), head.going, *(each.file for each in left)}
         left += [Going(f, epoch) for f in head.gc_kept if f not in named and not _is_node_of_index(log, head, f)]
         if left != before:
             after = replace(after, going=once(("going", *left), lambda: going.stage(log.files, left, epoch)))
@@ -343,45 +349,56 @@ def _named_by_the_log(log: Log, view: View, first_commit: int) -> Iterator[FileR
 
 
 def named_by(log: Log, commit: Commit) -> Iterator[FileRef]:
-    yield from (file for file in (commit.entries_file, commit.highest_file) if file is not None)
-    yield from (entry.file for entry in log.entries(commit))
+    """A list of entries comes last: without it nobody would find what it names."""
+    files = (*(entry.file for entry in log.entries(commit)), commit.highest_file, commit.entries_file)
+    yield from (file for file in dict.fromkeys(files) if file is not None)
 
 
 def _named_by_leaf(log: Log, leaf: FileRef) -> list[FileRef]:
     """The files that the commits of a leaf name; none if the leaf is gone already, and so they are too."""
     commits = _if_there(Index(log.files, ()).commits_in, leaf)
-    return [file for commit in commits for file in _if_there(named_by, log, commit)]
+    return list(dict.fromkeys(file for commit in commits for file in _if_there(named_by, log, commit)))
 
 
 def _named_by_ledger(log: Log, view: View, ledger: int) -> list[FileRef]:
-    """The files that a sealed ledger consists of now, and those on the way to it."""
+    """The files that a sealed ledger consists of now, and those on the way to it. A node of the index carries one of
+    the ledgers below it, and is needed as long as any of them is: so the way counts even if the ledger is given up."""
     if ledger >= view.head.ledger:
         return []
     index = log.index(view, planned=True)
     leaf = index.leaf(ledger)
-    return [] if leaf is None else [*index.path(ledger), *_named_by_leaf(log, leaf.file)]
+    return [*index.path(ledger), *(_named_by_leaf(log, leaf.file) if leaf is not None else ())]
 
 
 # -- what was named -------------------------------------------------------------------------------------------------
 
 
-def _delete_replaced(log: Log, head: Head, deletion: _Deletion) -> None:
+def _delete_replaced(log: Log, view: View, deletion: _Deletion) -> None:
     """What was replaced before the epoch began. A leaf goes after the files that its ledger does not need any more."""
-    replaced = going.fetch(log.files, head)
-    kept: dict[int, set[bytes]] = {}  # by ledger: the ids of files that are still needed
-    for each in replaced:
-        if each.leaf_of is not None and each.leaf_of not in kept:
-            needed = _named_by_ledger(log, log.view(), each.leaf_of)
-            for other in replaced:
-                if other.leaf_of == each.leaf_of and not going.is_due(other, head):
-                    needed += _named_by_leaf(log, other.file)
-            kept[each.leaf_of] = {file.uid for file in needed}
-    for each in replaced:
-        if going.is_due(each, head):
-            if each.leaf_of is not None:
-                named = _named_by_leaf(log, each.file)
-                deletion.of(file for file in named if file.uid not in kept[each.leaf_of])
+    due, later = [], defaultdict(list)  # the later ones by ledger
+    for each in going.fetch(log.files, view.head):
+        if going.is_due(each, view.head):
+            due.append(each)
+        else:
+            later[each.leaf_of].append(each.file)
+    for each in due:
+        if each.leaf_of is not None:
+            needed = _named_by_ledger(log, view, each.leaf_of)
+            needed += [file for leaf in later[each.leaf_of] for file in _named_by_leaf(log, leaf)]
+            _delete_with_leaf(log, each.file, {file.uid for file in needed}, deletion)
+        else:
             deletion.of([each.file])
+
+
+def _delete_with_leaf(log: Log, leaf: FileRef, needed: Container[bytes], deletion: _Deletion) -> None:
+    """A leaf, and before it what it names, except for files with an id that is still needed: first the files of
+    entries, then the lists that name them. If this ends half way, the next run finds what is left."""
+    commits = _if_there(Index(log.files, ()).commits_in, leaf)
+    lists = {commit.entries_file for commit in commits}
+    named = [file for file in _named_by_leaf(log, leaf) if file.uid not in needed]
+    deletion.of(file for file in named if file not in lists)
+    deletion.of(file for file in named if file in lists)
+    deletion.of([leaf])
 
 
 def _delete_old_generations(log: Log, head: Head, deletion: _Deletion) -> None:
@@ -393,13 +410,14 @@ def _delete_old_generations(log: Log, head: Head, deletion: _Deletion) -> None:
 
 
 def _delete_given_up(log: Log, head: Head, deletion: _Deletion) -> None:
-    """Ledger by ledger, the leaf last: if this ends half way, the next run finds what is left."""
+    """Ledger by ledger, and a node of the index after the ledgers below it."""
     for pending in head.pending:
         if not is_readable(pending, head):
             for row in Index(log.files, head.index).given_up(pending.first, pending.end):
                 if row.level == 0:
-                    deletion.of(_named_by_leaf(log, row.file))
-                deletion.of([row.file])
+                    _delete_with_leaf(log, row.file, (), deletion)
+                else:
+                    deletion.of([row.file])
 
 
 def _if_there(fetch: Callable[..., Iterable[T]], *of: object) -> list[T]:

@@ -41,6 +41,19 @@ class Pace:
         """Between two steps of some work: as a progress callback of work that is not paced."""
         self._wait(0.0)
 
+    def of_bytes(self) -> Progress:
+        """Progress of work that counts bytes that it reads, and writes about as many."""
+        done = 0
+
+        def report(_phase: str, read: int, _total: int) -> None:
+            nonlocal done
+            new, done = max(0, read - done), read
+            self._reading.take(new)
+            self._writing.take(new)
+            self._wait(0.0)
+
+        return report
+
     def of_rows(self, bytes_per_row: float) -> Progress:
         """Progress of work that counts rows: of each phase what is new since the last call is reckoned in bytes."""
         done: dict[str, int] = {}

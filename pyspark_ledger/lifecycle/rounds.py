@@ -23,7 +23,7 @@ _LOOK = "look"  # in place of an action: a topic that cannot even be looked at
 _NOTHING = object()
 _NAMESPACE = ""  # in place of a topic's name
 # Somebody else does the same right now, or has just done it.
-_OTHERS_TURN = {"LEDGER_COMPACTION_RUNNING", "LEDGER_COMPACTION_FENCED", "LEDGER_CONFLICT"}
+_OTHERS_TURN = {"LEDGER_COMPACTION_RUNNING", "LEDGER_COMPACTION_FENCED", "LEDGER_REWRITING_RUNNING", "LEDGER_CONFLICT"}
 
 
 class Stopped(Exception):

@@ -63,13 +63,25 @@ class Index:
             if leaf.ledger >= self._first:
                 yield leaf
 
+    def newest_first(self) -> Iterator[IndexRow]:
+        """All leaves, the last one first. Lazy: reads a node only when its leaves are wanted."""
+        yield from self._backwards(self._top)
+
+    def _backwards(self, rows: list[IndexRow]) -> Iterator[IndexRow]:
+        for row in reversed(self._from(rows, lambda row: row.ledger, self._first)):
+            if row.level > 0:
+                yield from self._backwards(self._rows(row.file))
+            elif row.ledger >= self._first:
+                yield row
+
     def leaf(self, ledger: int) -> IndexRow | None:
         """The leaf of one ledger; None if the ledger is not sealed, or was given up."""
         found = next(self.leaves(lambda row: row.ledger, ledger), None)
         return found if found is not None and found.ledger == ledger else None
 
     def path(self, ledger: int) -> list[FileRef]:
-        """The files on the way to a ledger, its leaf last; of one that was given up, as far as they are there."""
+        """The files on the way to a ledger, its leaf last. The ledger may have been given up, and then what is below a
+        node that is gone is left out."""
         files, rows = [], self._top
         while rows:
             row = rows[max(0, bisect_right(rows, ledger, key=lambda row: row.ledger) - 1)]
@@ -162,7 +174,8 @@ class Index:
 
     def replaced(self, leaves: Mapping[int, IndexRow], epoch: int) -> tuple[tuple[FileRef, ...], list[FileRef]]:
         """Stages the nodes of a tree that has other leaves for some ledgers. Returns its spine, and the nodes of this
-        tree that it does not have any more."""
+        tree that it does not have any more. Each new node carries one of these ledgers, which it is on the way to: who
+        finds the node asks for that way whether it is still needed."""
         gone: list[FileRef] = []
         spine: list[FileRef] = []
         after = _NO_LEDGER
@@ -175,21 +188,27 @@ class Index:
         self, ref: FileRef, leaves: Mapping[int, IndexRow], after: int, epoch: int, gone: list[FileRef]
     ) -> FileRef:
         """The node with these leaves below it; the same one if none of them is."""
-        rows, changed = self._rows(ref), []
+        rows = self._rows(ref)
+        below = [ledger for ledger in leaves if rows[0].ledger <= ledger < after]
+        if not below:
+            return ref
+        changed = []
         for row, following in zip(rows, _following(rows, after), strict=True):
             if row.level == 0:
                 row = leaves.get(row.ledger, row)
-            elif any(row.ledger <= ledger < following for ledger in leaves):
+            elif any(row.ledger <= ledger < following for ledger in below):
                 row = replace(row, file=self._replaced(row.file, leaves, following, epoch, gone))
             changed.append(row)
-        if changed == rows:
-            return ref
         gone.append(ref)
-        return self._stage(changed, epoch)
+        return _stage_rows(self._files.of_ledger(below[0]), changed, epoch)
 
     def _stage(self, rows: list[IndexRow], epoch: int) -> FileRef:
-        stored = _index_rows()
-        return self._files.stage([stored.dump(row) for row in rows], stored.schema, epoch)
+        return _stage_rows(self._files, rows, epoch)
+
+
+def _stage_rows(files: TopicFiles, rows: list[IndexRow], epoch: int) -> FileRef:
+    stored = _index_rows()
+    return files.stage([stored.dump(row) for row in rows], stored.schema, epoch)
 
 
 def _following(rows: list[IndexRow], after: int) -> list[int]:

@@ -15,7 +15,7 @@ from pyspark_ledger.log import places, scan, trimmed
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.log.rows import SliceRows, read_slice
-from pyspark_ledger.log.slices import LogSlice, Slice
+from pyspark_ledger.log.slices import JoinedSlice, LogSlice, Slice, joined
 from pyspark_ledger.metadata.transactions import RolledBack
 
 POLL_S = 2.0  # how long a lost watch can go unnoticed
@@ -78,7 +78,7 @@ class Reader:
         view = log.refresh(sync=True)
         self._schema = projection(log.schema(view.head.schema_id), columns, log.topic.name)
         self._start = places.resolve(log, view, start, compacted=state_slices is not None)
-        self._last: tuple[Slice, int] | None = None  # the record that was read last: its slice and its index
+        self._last: tuple[Slice, int] | None = None  # the record that was read last: its slice and the row in it
         self._end = None if end is None else places.resolve(log, view, end)
         self._state_slices = state_slices  # None as soon as the state has been read
         self._history = log.histories
@@ -96,9 +96,9 @@ class Reader:
         """
         if self._last is None or self._state_slices is not None:
             return self._start
-        piece, index = self._last
-        assert isinstance(piece, LogSlice)
-        return piece.after(index + 1)
+        piece, row = self._last
+        assert isinstance(piece, LogSlice | JoinedSlice)
+        return piece.after(row + 1)
 
     def stop(self) -> None:
         """Ends the iteration, also from another thread, and also while it waits for more."""
@@ -106,10 +106,9 @@ class Reader:
 
     def __iter__(self) -> Iterator[Record]:
         for piece, rows in self._rows():
-            for fields in rows.records():
-                record = Record(*fields)
-                self._last = piece, record.position.index
-                yield record
+            for row, fields in zip(rows.indexes.to_pylist(), rows.records(), strict=True):
+                self._last = piece, row
+                yield Record(*fields)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Iterates over the same records as Arrow record batches, which is much faster. They have the topic's columns,
@@ -139,7 +138,7 @@ class Reader:
 
     def _read(self, view: View, end: Position) -> Iterator[tuple[Slice, SliceRows]]:
         try:
-            for piece in self._slices(view, end):
+            for piece in joined(self._slices(view, end)):
                 for rows in read_slice(self._log.storage, self._log.topic.uuid, piece, self._schema, with_ids=True):
                     yield piece, rows
         except CorruptData as error:

@@ -17,7 +17,7 @@ from pyspark_ledger.files import mask
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import EntryReader
 from pyspark_ledger.files.storage import Storage
-from pyspark_ledger.log.slices import CompactedSlice, LogSlice, Slice
+from pyspark_ledger.log.slices import CompactedSlice, JoinedSlice, LogSlice, Slice
 
 # Position, value, publish time, producer, sequence id, token.
 RecordFields = tuple[Position, Mapping[str, Any], datetime, str, int | None, str | None]
@@ -105,6 +105,66 @@ class LogRows(SliceRows):
 
 
 @dataclass(frozen=True, slots=True)
+class JoinedRows(SliceRows):
+    """Records of many entries that share a file."""
+
+    piece: JoinedSlice
+    owners: pa.Array  # for each record, the number of its piece
+
+    def positions(self) -> tuple[pa.Array, pa.Array, pa.Array]:
+        ledgers = self._of_piece([piece.ledger for piece in self._pieces])
+        entries = self._of_piece([piece.entry for piece in self._pieces])
+        return ledgers, entries, self._indexes()
+
+    def publish_times(self) -> pa.Array:
+        return self._of_piece([piece.publish_ms for piece in self._pieces])
+
+    def ids(self) -> tuple[pa.Array, pa.Array]:
+        first = self._pieces[0]
+        if first.sequence_column:
+            sequence = self.stored.column(first.sequence_column).cast(pa.int64())
+        else:
+            sequence = self._of_piece([piece.sequence for piece in self._pieces])
+        if first.producer_column:
+            producer = self.stored.column(first.producer_column).cast(pa.string())
+        else:
+            producer = self._of_piece([piece.producer for piece in self._pieces], pa.string())
+        return producer, sequence
+
+    @property
+    def has_producer(self) -> bool:
+        first = self._pieces[0]  # as all of them
+        return bool(first.producer or first.producer_column)
+
+    def tokens(self) -> pa.Array:
+        if not self._pieces[0].mints:
+            return pa.nulls(self.batch.num_rows, pa.string())
+        prefixes = [f"{TokenPrefix(self.uuid, piece.ledger, piece.entry)}" for piece in self._pieces]
+        return pc.binary_join_element_wise(
+            self._of_piece(prefixes, pa.string()), self._indexes().cast(pa.string()), ":"
+        )
+
+    def records(self) -> Iterator[RecordFields]:
+        columns = (*self.positions(), self.publish_times(), *self.ids(), self.tokens())
+        rows = zip(self._values(), *(column.to_pylist() for column in columns), strict=True)
+        for value, ledger, entry, index, published, *ids in rows:
+            yield Position(ledger, entry, index), value, _moment(published), *ids
+
+    def _indexes(self) -> pa.Array:
+        """Of the rows in their entries."""
+        return pc.subtract(self.indexes, self._of_piece([piece.first_row for piece in self._pieces]))
+
+    @property
+    def _pieces(self) -> tuple[LogSlice, ...]:
+        """Those that have records here."""
+        return self.piece.pieces[self.owners[0].as_py() : self.owners[-1].as_py() + 1]
+
+    def _of_piece(self, values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array:
+        """For each record what its piece has."""
+        return pa.array(values, kind or pa.int64()).take(pc.subtract(self.owners, self.owners[0]))
+
+
+@dataclass(frozen=True, slots=True)
 class CompactedRows(SliceRows):
     """Records of a compacted file, which came from many entries."""
 
@@ -168,15 +228,23 @@ class SliceReader:
                 wanted = _seen_from(stored, piece.base)
                 stored, indexes = stored.filter(wanted), indexes.filter(wanted)
             if stored.num_rows:
-                batch = schemas.project(stored, schema)
-                if isinstance(piece, LogSlice):
-                    yield LogRows(self._uuid, indexes, batch, stored, piece)
-                else:
-                    yield CompactedRows(self._uuid, indexes, batch, stored)
+                yield self._found(indexes, schemas.project(stored, schema), stored)
+
+    def _found(self, indexes: pa.Array, batch: pa.RecordBatch, stored: pa.RecordBatch) -> SliceRows:
+        piece = self._piece
+        if isinstance(piece, LogSlice):
+            return LogRows(self._uuid, indexes, batch, stored, piece)
+        if isinstance(piece, JoinedSlice):
+            first = indexes[0].as_py()
+            owners = piece.owners(first, indexes[-1].as_py() + 1)
+            return JoinedRows(self._uuid, indexes, batch, stored, piece, owners.take(pc.subtract(indexes, first)))
+        return CompactedRows(self._uuid, indexes, batch, stored)
 
 
 def _extra_columns(piece: Slice, with_ids: bool) -> list[str]:
     """Columns that have to be read in addition to those that were asked for."""
+    if isinstance(piece, JoinedSlice):
+        piece = piece.pieces[0]  # as all of them
     if isinstance(piece, LogSlice):
         return [name for name in (piece.sequence_column, piece.producer_column) if name] if with_ids else []
     return list(schemas.HIDDEN.names)

@@ -172,6 +172,13 @@ class CompactorKey(Key[Holder]):
 
 
 @dataclass(frozen=True, slots=True)
+class RewriterKey(Key[Holder]):
+    """Who is rewriting a topic's small files; ephemeral."""
+
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
 class PinKey(Key[Pin]):
     """A running reader of compacted ledgers; ephemeral."""
 
@@ -270,6 +277,7 @@ AnyKey = (
     | ReviserKey
     | PinKey
     | CompactorKey
+    | RewriterKey
     | TokenGroupKey
     | TokenChunkKey
     | TokenBlockKey

@@ -47,6 +47,7 @@ from pyspark_ledger.metadata.port import (
     R,
     RetentionKey,
     ReviserKey,
+    RewriterKey,
     RootKey,
     SchemaKey,
     SinkKey,
@@ -572,7 +573,7 @@ def _parent(key: Key[Any]) -> Key[Any] | None:
             return PartKey(uuid, "subscriptions")
         case PinKey(uuid, _):
             return PartKey(uuid, "pins")
-        case CompactorKey(uuid):
+        case CompactorKey(uuid) | RewriterKey(uuid):
             return PartKey(uuid, "locks")
         case LedgerKey(uuid, _) | SchemaKey(uuid, _) | TipKey(uuid, _):
             return PartKey(uuid, "commits")

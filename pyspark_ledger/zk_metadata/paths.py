@@ -62,6 +62,7 @@ from pyspark_ledger.metadata.port import (
     PoliciesKey,
     RetentionKey,
     ReviserKey,
+    RewriterKey,
     RootKey,
     SchemaKey,
     SinkKey,
@@ -121,6 +122,7 @@ _PATTERNS = tuple(
         (f"{_LOG}/subscriptions/owner-{_NAME}", lambda uuid, name: OwnerKey(unquote(uuid), unquote(name))),
         (f"{_LOG}/subscriptions/reviser-{_NAME}", lambda uuid, name: ReviserKey(unquote(uuid), unquote(name))),
         (f"{_LOG}/locks/compactor", lambda uuid: CompactorKey(unquote(uuid))),
+        (f"{_LOG}/locks/rewriter", lambda uuid: RewriterKey(unquote(uuid))),
         (f"{_LOG}/pins/{_NAME}", lambda uuid, id: PinKey(unquote(uuid), unquote(id))),
         (f"{_LOG}/tokens/{_NAME}", lambda uuid, group: TokenGroupKey(unquote(uuid), unquote(group))),
         (
@@ -176,6 +178,7 @@ _PATHS: dict[type[Key[Any]], Callable[[Any], str]] = {
     OwnerKey: lambda key: f"{_log(key.uuid)}/subscriptions/owner-{segment(key.name)}",
     ReviserKey: lambda key: f"{_log(key.uuid)}/subscriptions/reviser-{segment(key.name)}",
     CompactorKey: lambda key: f"{_log(key.uuid)}/locks/compactor",
+    RewriterKey: lambda key: f"{_log(key.uuid)}/locks/rewriter",
     PinKey: lambda key: f"{_log(key.uuid)}/pins/{segment(key.id)}",
     TokenGroupKey: lambda key: f"{_log(key.uuid)}/tokens/{segment(key.group)}",
     TokenChunkKey: lambda key: f"{_log(key.uuid)}/tokens/{segment(key.group)}/chunk-{key.chunk:010d}",

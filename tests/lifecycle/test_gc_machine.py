@@ -18,12 +18,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from pyspark_ledger.append import append as protocol
 from pyspark_ledger.append.admission import StagedBatch
-from pyspark_ledger.base.position import EARLIEST
+from pyspark_ledger.base import names
+from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.compaction.run import compact
 from pyspark_ledger.errors import Conflict, DataLoss
-from pyspark_ledger.lifecycle import gc
-from pyspark_ledger.log import generations
-from pyspark_ledger.log.index import Index
+from pyspark_ledger.lifecycle import gc, retention, rewriting
+from pyspark_ledger.lifecycle.rewrite_copy import LedgerCopy, copy
+from pyspark_ledger.lifecycle.rewrite_plan import plan
+from pyspark_ledger.log import generations, places, scan, trimmed
 from pyspark_ledger.metadata.port import DedupKey
 from pyspark_ledger.metadata.records import Entry, FileRef
 from pyspark_ledger.testing.clock import SeededClock
@@ -48,6 +50,8 @@ class GcMachine(RuleBasedStateMachine):
         self.slow: list[tuple[float, Entry, int]] = []  # staged when, and not committed yet
         self.backups: list[tuple[float, Snapshot]] = []
         self.replaced: dict[int, float] = {}  # generation -> when
+        self.copied: list[tuple[float, list[LedgerCopy]]] = []  # by a rewriting that was not published yet
+        self.planned: list[tuple[float, set[str]]] = []  # files of batches that are being read
 
     # -- what names files
 
@@ -98,6 +102,50 @@ class GcMachine(RuleBasedStateMachine):
         if compact(log) is not None and before is not None:
             self.replaced[before.number] = self.clock.monotonic()
 
+    @rule(share=st.floats(0, 1))
+    def trim(self, share: float) -> None:
+        log = self.world.log()
+        retention.trim(log, before=Position(round(log.view().head.ledger * share), 0, 0))
+
+    @rule(everything=st.booleans())
+    def rewrite(self, everything: bool) -> None:
+        rewriting.rewrite(self.world.log(), everything=everything)
+
+    @rule(step=st.integers(1, 5), applied=st.booleans())
+    def rewrite_and_crash(self, step: int, applied: bool) -> None:
+        faults = Faults()
+        faults.crash_at(step, applied=applied)
+        log = self.world.log(faults)
+        with suppress(Crash):
+            rewriting.rewrite(log)
+        log.metadata.expire()  # type: ignore[attr-defined]
+
+    @rule()
+    def begin_a_slow_rewriting(self) -> None:
+        log = self.world.log()
+        work = plan(log, log.view(), 1 << 20, everything=False)
+        copied = [copy(log.files, each, log.view().head.gc_epoch, log.clock) for each in work]
+        self.copied.append((self.clock.monotonic(), copied))
+
+    @rule()
+    def end_a_slow_rewriting(self) -> None:
+        if self.copied:
+            began, copied = self.copied.pop()
+            try:
+                rewriting.publish(self.world.log(), copied)
+            except Conflict as conflict:
+                is_too_old = self.clock.monotonic() - began >= GRACE_S
+                if conflict.code != "LEDGER_STAGED_TOO_LONG_AGO" or not is_too_old:
+                    raise
+
+    @rule()
+    def plan_a_read(self) -> None:
+        log = self.world.log()
+        view = log.view()
+        pieces = scan.slices(log, view, places.earliest(view), view.head.end)
+        files = {names.staged_file(log.topic.uuid, piece.file.epoch, piece.file.uid) for piece in pieces}
+        self.planned.append((self.clock.monotonic(), files))
+
     # -- gc and time
 
     @rule(share=PASSED, thorough=st.sampled_from([False, False, True]))
@@ -126,6 +174,8 @@ class GcMachine(RuleBasedStateMachine):
         for number, when in self.replaced.items():
             if now - when < GRACE_S:
                 generations.numbered(log, log.view(), number)  # raises if it cannot be read any more
+        self.planned = [read for read in self.planned if now - read[0] < GRACE_S]
+        assert all(files <= self.world.files() for _, files in self.planned), "a planned batch cannot be read"
         self.backups = [backup for backup in self.backups if now - backup[0] < GRACE_S]
         state = snapshot(self.world.server)
         for backup in (*(backup for _, backup in self.backups), state):
@@ -150,7 +200,8 @@ class GcMachine(RuleBasedStateMachine):
             self.clock.sleep(GRACE_S)
             gc.collect(self.world.log(), thorough=True)  # also finds what tasks have staged late
             assert self.world.files() == named(self.world), "a file that nothing names is left"
-            assert self.world.read() == self.written, "I1, I2"
+            gone = trimmed.records_before_begin(self.world.log().view().head)
+            assert self.world.read() == self.written[gone:], "I1, I2"
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -175,13 +226,13 @@ def assert_nothing_is_missing(world: World) -> None:
 
 
 def named(world: World) -> set[str]:
-    """Every file that the topic's records name, directly or through another file."""
+    """Every file that the topic's records name, directly or through another file, as far as it can still be read."""
     log = world.log()
     head = log.view().head
     found: list[FileRef | None] = [*head.index, head.replaced, head.going]
     dedup = log.metadata.read(DedupKey(head.uuid)).record
-    found += [dedup.producers_file, dedup.evicted_file, *Index(log.files, head.index).references(0)]
-    for commit in log.commits_from(log.view(), EARLIEST):
+    found += [dedup.producers_file, dedup.evicted_file, *log.index(log.view(), planned=True).references(0)]
+    for commit in log.commits_from(log.view(), EARLIEST, planned=True):
         found += [commit.entries_file, commit.highest_file, *(entry.file for entry in log.entries(commit))]
     for generation in generations.kept(log.files, head):
         found += [generation.manifest, *generations.files_of(log.files, generation.manifest)]

@@ -13,12 +13,12 @@ import pytest
 
 from pyspark_ledger.client import LedgerClient, client_of
 from pyspark_ledger.errors import CorruptData, LedgerError, Unavailable
-from pyspark_ledger.lifecycle import gc, retention
+from pyspark_ledger.lifecycle import gc, retention, rewriting
 from pyspark_ledger.lifecycle.actions import ACTIONS, Action, Done, NamespaceAction, TopicAction
 from pyspark_ledger.lifecycle.maintenance import Maintenance
 from pyspark_ledger.lifecycle.rounds import Stopped
 from pyspark_ledger.log.namespace import OpenNamespace
-from pyspark_ledger.metadata.port import HeadKey, MaintainerKey, RootKey, TopicKey
+from pyspark_ledger.metadata.port import CondemnedsKey, HeadKey, MaintainerKey, RootKey, TopicKey
 from pyspark_ledger.metadata.records import SetBack
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults, MemoryMetadata, MemoryServer
@@ -119,6 +119,28 @@ def test_a_topic_is_compacted_when_enough_was_written_since(space):
     space.write("t", range(9, 12))
     space.run(maintainer, 200)
     assert (space.head("t").generation.number, space.head("t").generation.read) == (2, 12)
+
+
+def test_small_files_are_joined_if_the_topic_says_so_and_left_alone_then(space, monkeypatch):
+    space.write("t", range(9))
+    space.client.set_policies("t", rewrite_below_bytes=1 << 20)
+    maintainer = space.maintainer()
+    maintainer.step()
+    assert maintainer.stats["rewrite"].done["ledgers"] == 2
+    assert space.values("t") == list(range(9))
+    monkeypatch.setattr(rewriting, "rewrite", lambda *_, **__: pytest.fail("nothing has changed"))
+    space.run(maintainer, HOUR)
+    assert maintainer.stats["rewrite"].failures == 0
+
+
+def test_what_is_left_of_deleted_topics_goes(space):
+    space.write("t", range(3))
+    space.client.delete_topic("t")
+    space.clock.sleep(3 * DAY)
+    maintainer = space.maintainer()
+    assert maintainer.once()
+    assert maintainer.stats["condemned"].done["topics"] == 1
+    assert space.namespace().metadata.children(CondemnedsKey()) == []
 
 
 def test_subscriptions_are_evicted_before_the_topic_is_trimmed(space, caplog):

@@ -51,6 +51,19 @@ def test_records_positions_and_masks_are_the_same(worlds):
         assert records(shared, str(position)) == records(own, str(position))
 
 
+def test_all_at_once_as_one_by_one(worlds):
+    """Pieces of one file are read together: the reader is where it would be without that, after every batch."""
+    own, shared = worlds
+    for start, _ in records(own):
+        reader = Reader(shared.log(), str(start), "latest")
+        numbers = [n for batch in reader.batches() for n in batch.column("n").to_pylist()]
+        assert numbers == [n for _, n in records(own, str(start))]
+        assert reader.position == shared.log().view().head.end
+        one_by_one = [Reader(world.log(), str(start), "latest") for world in worlds]
+        seen = [[(reader.position, record["n"]) for record in reader] for reader in one_by_one]
+        assert seen[0] == seen[1]
+
+
 def test_ordinals_and_limits_by_rows_are_the_same(worlds):
     def ends(world: World) -> list[object]:
         log = world.log()

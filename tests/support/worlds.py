@@ -96,9 +96,10 @@ def forget(log: Log, producer: str) -> None:
 def read(log: Log) -> Iterator[tuple[int, Position]]:
     view = log.refresh(sync=True)
     for piece in scan.slices(log, view, places.earliest(view), view.head.end):
-        for first, batch in EntryReader(log.storage, log.topic.uuid, piece.file).batches(piece.start, piece.stop):
+        file = EntryReader(log.storage, log.topic.uuid, piece.file)
+        for row, batch in file.batches(piece.file_start, piece.file_stop):
             rows = schemas.project(batch, SCHEMA).column("n").to_pylist()
-            for index, number in enumerate(rows, first):
+            for index, number in enumerate(rows, row - piece.first_row):
                 yield number, Position(piece.ledger, piece.entry, index)
 
 

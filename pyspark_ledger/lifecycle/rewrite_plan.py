@@ -1,0 +1,93 @@
+"""Which ledgers are worth rewriting.
+
+A ledger is rewritten once. That shows in the name of its leaf, which carries the ledger: so no state is needed, and the
+leaves of a thousand ledgers that are done cost one file of the index. Of the others the leaf is read. Ledgers are
+looked at from the newest back, until there was nothing to do for a hundred in a row; those that were found are
+rewritten from the oldest on, so that what an interrupted run has left undone is found by the next one. Ledgers before
+such a hundred are found only if everything is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from pyspark_ledger.base import names
+from pyspark_ledger.log.index import IndexRow
+from pyspark_ledger.log.log import Log, View
+from pyspark_ledger.metadata.records import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerWork:
+    """A ledger whose small files are to be joined."""
+
+    leaf: IndexRow
+    below_bytes: int  # entries whose files are smaller are joined with their neighbours,
+    file_bytes: int  # to files of about this size
+    entries: int  # that are copied,
+    bytes: int  # as they are stored now, each in a file of its own,
+    files: int  # and in how many files they will be, at least
+
+    @property
+    def ledger(self) -> int:
+        return self.leaf.ledger
+
+
+def plan(log: Log, view: View, below_bytes: int, *, everything: bool) -> list[LedgerWork]:
+    """What there is to do, the oldest ledger first."""
+    found: list[LedgerWork] = []
+    in_vain = 0
+    for leaf in log.index(view).newest_first():
+        work = _work(log, view, leaf, below_bytes) if everything or not was_rewritten(leaf) else None
+        if work is not None:
+            found.append(work)
+        in_vain = 0 if work is not None else in_vain + 1
+        if in_vain >= log.limits.rewrite_looks and not everything:
+            break
+    return found[::-1]
+
+
+def was_rewritten(leaf: IndexRow) -> bool:
+    return names.ledger_in_id(leaf.file.uid) == leaf.ledger
+
+
+def _work(log: Log, view: View, leaf: IndexRow, below_bytes: int) -> LedgerWork | None:
+    """None if the ledger's files are large enough on average, or would not get fewer."""
+    commits = log.index(view).commits(leaf)
+    written, count = sum(commit.bytes for commit in commits), sum(commit.entry_count for commit in commits)
+    if not count or written >= below_bytes * count:
+        return None  # known without a look at long lists of entries
+    file_bytes = max(below_bytes, log.limits.rewritten_file_bytes)
+    entries = [entry for commit in commits for entry in log.entries(commit)]
+    runs = [entries[run.start : run.stop] for run in small_runs(entries, below_bytes)]
+    if not runs:
+        return None
+    sizes = [sum(entry.bytes for entry in run) for run in runs]
+    files = sum(-(-size // file_bytes) for size in sizes)
+    return LedgerWork(leaf, below_bytes, file_bytes, sum(map(len, runs)), sum(sizes), files)
+
+
+def small_runs(entries: Sequence[Entry], below_bytes: int) -> Iterator[range]:
+    """Where two or more neighbours are small, and in files of their own."""
+    start = 0
+    for is_small, run in groupby(entries, lambda entry: not entry.file_rows and entry.bytes < below_bytes):
+        stop = start + sum(1 for _ in run)
+        if is_small and stop - start > 1:
+            yield range(start, stop)
+        start = stop
+
+
+def in_groups(work: Sequence[LedgerWork], log: Log) -> Iterator[list[LedgerWork]]:
+    """What is published at once: many ledgers, so that nodes of the index are copied rarely, but no more than can be
+    copied within the grace."""
+    group: list[LedgerWork] = []
+    for each in work:
+        size = sum(other.bytes for other in group) + each.bytes
+        if group and (len(group) >= log.limits.rewrite_ledgers or size > log.limits.rewrite_bytes):
+            yield group
+            group = []
+        group.append(each)
+    if group:
+        yield group
