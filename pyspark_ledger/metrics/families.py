@@ -30,7 +30,9 @@ FAMILIES = {
     "ledger_topic_commits_total": Family("Commits ever made."),
     "ledger_topic_end_ledger": Family("The ledger of the end position: the one that is open."),
     "ledger_topic_end_entry": Family("The entry of the end position, in its ledger."),
-    "ledger_topic_begin_ledger": Family("The ledger of the begin position."),
+    "ledger_topic_begin_ledger": Family(
+        "The ledger of the begin position; absent, as what follows, if nothing was given up."
+    ),
     "ledger_topic_trimmed_records_total": Family("Records that retention has given up."),
     "ledger_topic_trimmed_bytes_total": Family("Stored bytes that retention has given up."),
     "ledger_topic_kept_records": Family("Records that can be read."),
@@ -38,8 +40,10 @@ FAMILIES = {
     "ledger_topic_pending_ranges": Family("Ranges of ledgers that were given up, and whose files are still there."),
     "ledger_topic_gc_epoch": Family("The gc epoch."),
     "ledger_topic_gc_epoch_age_seconds": Family("How long the gc epoch has lasted, by ZooKeeper's clock."),
-    "ledger_topic_terminated": Family("1 if the topic takes no more appends."),
-    "ledger_topic_set_back": Family("1 if ZooKeeper was rolled back, and somebody has to decide how to go on."),
+    "ledger_topic_terminated": Family("1 if the topic takes no more appends; else absent."),
+    "ledger_topic_set_back": Family(
+        "1 if ZooKeeper was rolled back, and somebody has to decide how to go on; else absent."
+    ),
     "ledger_topic_last_publish_timestamp_seconds": Family("Publish time of the last commit."),
     "ledger_topic_producers": Family("Producers whose sequence ids are remembered."),
     "ledger_topic_evicted_producers": Family("Producers that the topic's policy has evicted."),
@@ -55,7 +59,7 @@ FAMILIES = {
         "theirs to write are refused and leave no trace.",
         _PRODUCER,
     ),
-    "ledger_topic_tokens_total": Family("Tokens minted with the topic's records."),
+    "ledger_topic_tokens_total": Family("Tokens minted with the topic's records; absent if there are none."),
     "ledger_tokens_in_flight": Family("Tokens that are there: minted, and not consumed by the group.", _GROUP),
     "ledger_tokens_consumed_total": Family("Tokens of the topic's records that the group has consumed.", _GROUP),
     "ledger_tokens_nodes": Family("ZooKeeper nodes that tell what the group has consumed.", _GROUP),
@@ -86,7 +90,7 @@ FAMILIES = {
     "ledger_compaction_backlog_records": Family("Records after the compaction horizon."),
     "ledger_compaction_finished_timestamp_seconds": Family("When the newest generation was published."),
     "ledger_compaction_duration_seconds": Family("How long the newest generation took to make."),
-    "ledger_compaction_running": Family("1 while somebody compacts the topic."),
+    "ledger_compaction_running": Family("1 while somebody compacts the topic; absent if it was never compacted."),
     "ledger_compaction_running_seconds": Family("How long the compaction that runs now has been running; else 0."),
 }
 _ACTION = ("action",)

@@ -23,7 +23,8 @@ _WANTED_S = 60.0  # how long what retention wants to give up is reckoned from wh
 
 class TopicMetrics:
     """One topic, and what its commits added up to since it was first seen. What is in the nodes that were seen costs
-    nothing; the rest is read by :meth:`update`, and kept."""
+    nothing; the rest is read by :meth:`update`, and kept. What a topic does not have is left out: ten thousand topics
+    that are never trimmed or compacted need not say so in every scrape."""
 
     def __init__(self, log: Log, max_producers: int) -> None:
         self._log, self._max_producers = log, max_producers
@@ -108,31 +109,34 @@ class TopicMetrics:
         yield "ledger_topic_commits_total", labels, head.next_commit
         yield "ledger_topic_end_ledger", labels, head.ledger
         yield "ledger_topic_end_entry", labels, head.next_entry
-        yield "ledger_topic_tokens_total", labels, head.tokens
+        if head.tokens:
+            yield "ledger_topic_tokens_total", labels, head.tokens
         if head.last_publish_ms:
             yield "ledger_topic_last_publish_timestamp_seconds", labels, head.last_publish_ms / 1000
 
     def _of_lifecycle(self, seen: Seen) -> Iterator[Sample]:
         head, labels = seen.head.record, (self._name,)
-        records = trimmed.records_before_begin(head)
-        stored = head.trim.bytes if head.trim is not None else 0
-        yield "ledger_topic_begin_ledger", labels, trimmed.begin(head).ledger
-        yield "ledger_topic_trimmed_records_total", labels, records
-        yield "ledger_topic_trimmed_bytes_total", labels, stored
-        yield "ledger_topic_kept_records", labels, head.records - records
-        yield "ledger_topic_kept_bytes", labels, head.bytes - stored
-        yield "ledger_topic_pending_ranges", labels, len(head.pending)
         yield "ledger_topic_gc_epoch", labels, head.gc_epoch
         age_ms = self._log.metadata.now_ms() - seen.gc.modified_ms
         yield "ledger_topic_gc_epoch_age_seconds", labels, max(0, age_ms) / 1000
-        yield "ledger_topic_terminated", labels, bool(head.terminated_ms)
-        yield "ledger_topic_set_back", labels, head.set_back is not None
+        if head.trim is not None:
+            yield "ledger_topic_begin_ledger", labels, trimmed.begin(head).ledger
+            yield "ledger_topic_trimmed_records_total", labels, head.trim.records
+            yield "ledger_topic_trimmed_bytes_total", labels, head.trim.bytes
+            yield "ledger_topic_kept_records", labels, head.records - head.trim.records
+            yield "ledger_topic_kept_bytes", labels, head.bytes - head.trim.bytes
+            yield "ledger_topic_pending_ranges", labels, len(head.pending)
+        if head.terminated_ms:
+            yield "ledger_topic_terminated", labels, 1
+        if head.set_back is not None:
+            yield "ledger_topic_set_back", labels, 1
 
     def _of_compaction(self, head: Head, running: Holder | None) -> Iterator[Sample]:
         last, labels = head.generation, (self._name,)
         since_ms = self._log.clock.now_ms() - running.since_ms if running else 0
-        yield "ledger_compaction_running", labels, running is not None
-        yield "ledger_compaction_running_seconds", labels, max(0, since_ms) / 1000
+        if running is not None or last is not None:
+            yield "ledger_compaction_running", labels, running is not None
+            yield "ledger_compaction_running_seconds", labels, max(0, since_ms) / 1000
         if last is not None:
             yield "ledger_compaction_generation", labels, last.number
             yield "ledger_compaction_horizon_ledger", labels, last.horizon.ledger
