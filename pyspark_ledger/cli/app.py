@@ -8,6 +8,7 @@ from pyspark_ledger.cli.base import COMMON_OPTIONS, Commands
 from pyspark_ledger.cli.cursors import cursors
 from pyspark_ledger.cli.exporter import exporter
 from pyspark_ledger.cli.local import down, status, up
+from pyspark_ledger.cli.maintain import maintain
 from pyspark_ledger.cli.namespace import namespace
 from pyspark_ledger.cli.producers import producers
 from pyspark_ledger.cli.tokens import tokens
@@ -20,5 +21,5 @@ def main() -> None:
     """Ledgers for Spark: a durable, totally ordered, exactly-once log with no brokers."""
 
 
-for command in (up, down, status, topics, cursors, producers, tokens, namespace, exporter):
+for command in (up, down, status, topics, cursors, producers, tokens, namespace, maintain, exporter):
     main.add_command(command)

@@ -48,6 +48,12 @@ class Session:
 
         return LedgerClient(self._listening(), storage, password=self.digest)
 
+    def open_namespace(self) -> OpenNamespace:
+        """For a command that works on all topics, and needs no client."""
+        from pyspark_ledger.client import open_namespace
+
+        return open_namespace(self._listening(), password=self.digest)
+
     def namespace(self, client: LedgerClient) -> OpenNamespace:
         """What is behind a client, for what it does not show to users."""
         from pyspark_ledger.client import namespace_of

@@ -23,15 +23,17 @@ _DEFAULT_PORT = int(DEFAULT_ZOOKEEPER.rpartition(":")[2])
 @click.command(cls=Command)
 @click.option("--port", type=click.IntRange(1, 65_535), help=f"Of 127.0.0.1.  [default: {_DEFAULT_PORT}]")
 @click.option("--storage", help="Where files go.  [default: a folder in LEDGER_HOME]")
+@click.option("--no-maintain", is_flag=True, help="Without 'pyspark-ledger maintain' beside it.")
 @click.pass_obj
-def up(session: Session, port: int | None, storage: str | None) -> None:
-    """Start a ZooKeeper on this machine, in the background, and say where files go.
+def up(session: Session, port: int | None, storage: str | None, no_maintain: bool) -> None:
+    """Start a ZooKeeper on this machine, in the background, and maintenance beside it, and say where files go.
 
     After that format("ledger") and LedgerClient() need no options but the topic. Everything is kept in LEDGER_HOME,
     else ~/.pyspark-ledger. If it is running already, nothing changes."""
     home = LocalHome()
     there = home.pid is not None
     if not there:
+        home.stop_maintainer()  # of a server that was killed: the next one may listen elsewhere
         home.start(port or _DEFAULT_PORT)
     elif port not in (None, home.port):
         raise InvalidInput(
@@ -40,6 +42,8 @@ def up(session: Session, port: int | None, storage: str | None) -> None:
         )
     try:
         root = _storage(home, storage)
+        if not no_maintain and home.maintainer_pid is None:
+            home.start_maintainer()
     except BaseException as error:
         if isinstance(error, LedgerError) and error.code in _UPGRADE_FIRST:  # which needs a ZooKeeper that runs
             raise type(error)(f"ZooKeeper runs at {home.address}, but {error.message}", error.code) from None
@@ -47,6 +51,7 @@ def up(session: Session, port: int | None, storage: str | None) -> None:
             home.stop()
         raise
     facts = {"zookeeper": home.address, "storage": root, "pid": home.pid, "started": not there}
+    facts["maintainer_pid"] = home.maintainer_pid
     session.output.done(
         f"ZooKeeper {'was running already' if there else 'runs'} at {home.address} (process {home.pid}), "
         f"files are in {root}",
@@ -93,6 +98,7 @@ def status(session: Session) -> None:
     """Tell whether the ZooKeeper of this machine runs. Exit status 1 if not."""
     home = LocalHome()
     facts: dict[str, Any] = {"running": False, "pid": home.pid, "folder": str(home.folder)}
+    facts["maintainer_pid"] = home.maintainer_pid
     if home.answers:
         with contextlib.suppress(Unavailable):  # it ended while we looked
             facts |= {"running": True, **_namespace(home.address)}

@@ -13,7 +13,7 @@ from pyspark_ledger.compaction.work import KeyedSlices, RowNumbers, Work, surviv
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.files import mask
 from pyspark_ledger.files import schema as schemas
-from pyspark_ledger.log import folders
+from pyspark_ledger.log import folders, trimmed
 from pyspark_ledger.log.generations import kept, newest
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.slices import Slice, joined
@@ -40,8 +40,9 @@ def begin(log: Log) -> Work | None:
         return None
     folders.prepare(log)
     check_room(log, view.head)  # before the work is done in vain
+    start = EARLIEST if previous is not None else trimmed.begin(view.head)  # what was given up before is in no state
     return Work(
-        input=_keyed_slices(log, view, EARLIEST, view.head.end),
+        input=_keyed_slices(log, view, start, view.head.end),
         epoch=view.head.gc_epoch,
         horizon=view.head.end,
         read=view.head.records,

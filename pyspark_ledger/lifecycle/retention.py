@@ -95,6 +95,30 @@ def wanted(log: Log, view: View, policies: Policies) -> int:
     return _Ledgers(log, view).first_kept(policies)
 
 
+def start_of_wanted(log: Log, view: View, policies: Policies) -> LedgerStart:
+    """Where that ledger begins."""
+    ledgers = _Ledgers(log, view)
+    return ledgers.start(ledgers.first_kept(policies))
+
+
+def held_back(log: Log, view: View, wanted: LedgerStart, ordinal: int) -> tuple[int, int]:
+    """Records and bytes that retention would give up, and that somebody holds back who needs the record with so many
+    before it."""
+    ledgers = _Ledgers(log, view)
+    held = ledgers.start(ledgers.of_record(ordinal))
+    return max(0, wanted.records - held.records), max(0, wanted.bytes - held.bytes)
+
+
+def next_ms(log: Log, view: View, policies: Policies) -> int | None:
+    """When the first ledger that is there will be too old; None if none is sealed, or the topic has no retention by
+    age."""
+    index = log.index(view)
+    leaf = next(index.leaves(lambda row: row.ledger, 0), None)
+    if leaf is None or not policies.retention_ms:
+        return None
+    return index.commits(leaf)[-1].publish_ms + policies.retention_ms + 1
+
+
 def holds(log: Log, view: View, policies: Policies) -> list[Hold]:
     """Who holds back how much of what retention would give up now. Changes nothing, and asks nobody if the topic keeps
     everything."""

@@ -1,6 +1,7 @@
 """A ZooKeeper and a storage folder for development, kept in one folder of this machine.
 
-The server is a process in the background, started by one command and stopped by another. Its data stay.
+The server is a process in the background, and so is maintenance; they are started by one command and stopped by
+another. Their data stay.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from pathlib import Path
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Deadline
 from pyspark_ledger.errors import InvalidInput, Unavailable, disk_errors
-from pyspark_ledger.local.zookeeper import HOST, find_jars, find_java, is_free, mode, running_pid
+from pyspark_ledger.local.pidfile import running_pid
+from pyspark_ledger.local.zookeeper import HOST, find_jars, find_java, is_free, mode
 
 _START_S = 90.0
 _STOP_S = 15.0
@@ -33,12 +35,20 @@ class LocalHome:
         self._data = self.folder / "zookeeper"
         self._pid_file = self.folder / "zookeeper.pid"
         self._log = self.folder / "zookeeper.log"
+        self._maintainer_pid_file = self.folder / "maintain.pid"
+        self._maintainer_log = self.folder / "maintain.log"
 
     @property
     def pid(self) -> int | None:
         """The process that runs the server; None if it is dead. A killed one has left its pid file, but no lock."""
         with self._disk_errors("read", self._pid_file):
             return running_pid(self._pid_file)
+
+    @property
+    def maintainer_pid(self) -> int | None:
+        """The process that does the maintenance; None if it is dead."""
+        with self._disk_errors("read", self._maintainer_pid_file):
+            return running_pid(self._maintainer_pid_file)
 
     @property
     def port(self) -> int | None:
@@ -64,17 +74,38 @@ class LocalHome:
         _require_free(port)
         with self._disk_errors("make the folder", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pyspark_ledger.local.zookeeper", "--port", str(port)]
+        command = ["pyspark_ledger.local.zookeeper", "--port", str(port)]
         command += ["--data", str(self._data), "--pid-file", str(self._pid_file)]
-        with self._disk_errors("write", self._log), self._log.open("wb") as log:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
+        process = self._spawn(command, self._log)
         try:
             self._await_start(process, port)
         except BaseException:
             process.terminate()
             raise
+
+    def start_maintainer(self) -> None:
+        """Starts maintenance of the namespace, and returns when it runs."""
+        command = ["pyspark_ledger.cli", "maintain", "--zookeeper", self.address, "--port", "0"]
+        process = self._spawn([*command, "--pid-file", str(self._maintainer_pid_file)], self._maintainer_log)
+        deadline = Deadline(SYSTEM_CLOCK, _START_S)
+        while self.maintainer_pid != process.pid:
+            if process.poll() is not None or deadline.passed:
+                process.terminate()
+                raise Unavailable(
+                    f"maintenance did not start: more in {self._maintainer_log}", "LEDGER_MAINTENANCE_NOT_STARTED"
+                )
+            SYSTEM_CLOCK.sleep(0.05)
+
+    def _spawn(self, module: list[str], log_file: Path) -> subprocess.Popen[bytes]:
+        """A process in the background, which keeps running when this one ends."""
+        with self._disk_errors("write", log_file), log_file.open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", *module],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     def _await_start(self, process: subprocess.Popen[bytes], port: int) -> None:
         """Waits until the process prints its address, which it does when it serves. If it cannot, it ends."""
@@ -88,16 +119,23 @@ class LocalHome:
             SYSTEM_CLOCK.sleep(0.05)
 
     def stop(self) -> bool:
-        """False if it was not running."""
-        pid = self.pid
+        """Stops maintenance and the server. False if that was not running."""
+        self.stop_maintainer()
+        return self._end(self._pid_file)
+
+    def stop_maintainer(self) -> bool:
+        return self._end(self._maintainer_pid_file)
+
+    def _end(self, pid_file: Path) -> bool:
+        pid = running_pid(pid_file)
         if pid is None:
             return False
-        for number in (signal.SIGTERM, signal.SIGKILL):  # the server ends with its process in either case
+        for number in (signal.SIGTERM, signal.SIGKILL):  # a server ends with its process in either case
             with self._disk_errors("stop", f"process {pid}"), contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
             deadline = Deadline(SYSTEM_CLOCK, _STOP_S)
             while not deadline.passed:
-                if self.pid is None:
+                if running_pid(pid_file) is None:
                     return True
                 SYSTEM_CLOCK.sleep(0.05)
         raise Unavailable(f"process {pid} does not end", "LEDGER_ZOOKEEPER_NOT_STOPPED")
@@ -116,7 +154,7 @@ class LocalHome:
             for part in (self._data, self.storage):
                 if part.exists():
                     shutil.rmtree(part)
-            for file in (self._pid_file, self._log):
+            for file in (self._pid_file, self._log, self._maintainer_pid_file, self._maintainer_log):
                 file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # not empty, or never made
             self.folder.rmdir()

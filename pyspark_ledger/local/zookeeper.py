@@ -17,13 +17,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Deadline
 from pyspark_ledger.errors import InvalidInput, LedgerError, NotFound, Unavailable, disk_errors
+from pyspark_ledger.local.pidfile import held, lock
 
 HOST = "127.0.0.1"
 # Below what Linux and macOS give to outgoing connections: a client that reconnects to a dead server on a port
@@ -124,7 +123,7 @@ class _Member:
 
     def launch(self, command: list[str]) -> None:
         with self.log.open("ab") as log:
-            if not _lock(log, fcntl.LOCK_EX):  # java inherits the lock: two servers never share a folder
+            if not lock(log, fcntl.LOCK_EX):  # java inherits the lock: two servers never share a folder
                 raise InvalidInput(f"a server runs in {self.folder}", "LEDGER_FOLDER_IN_USE")
             self.process = subprocess.Popen(
                 ["/bin/sh", "-c", _SUPERVISED, "zookeeper", *command, str(self.config)],
@@ -376,43 +375,6 @@ class LocalZooKeeper:
             member.kill()
 
 
-@contextlib.contextmanager
-def _pid_file(path: str | None) -> Iterator[None]:
-    """Holds this process's id, and is locked while the process lives: a pid alone may belong to another process by
-    now."""
-    if path is None:
-        yield
-        return
-    with contextlib.ExitStack() as stack:
-        with disk_errors("write", path, _NOT_STARTED):
-            file = stack.enter_context(open(path, "a+"))
-        deadline = Deadline(SYSTEM_CLOCK, 1.0)  # somebody may be looking at this moment
-        while not _lock(file, fcntl.LOCK_EX):
-            if deadline.passed:
-                raise InvalidInput(f"another process holds {path}", "LEDGER_FOLDER_IN_USE")
-            SYSTEM_CLOCK.sleep(0.02)
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        yield
-
-
-def running_pid(path: Path) -> int | None:
-    """The process that a pid file names, if it lives."""
-    if not path.exists():
-        return None
-    with path.open() as file:
-        return None if _lock(file, fcntl.LOCK_SH) else int(file.read() or 0) or None
-
-
-def _lock(file: IO[Any], how: int) -> bool:
-    try:
-        fcntl.flock(file, how | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m pyspark_ledger.local.zookeeper",
@@ -425,7 +387,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        with _pid_file(options.pid_file), LocalZooKeeper(options.servers, options.data, options.port) as zookeeper:
+        with held(options.pid_file), LocalZooKeeper(options.servers, options.data, options.port) as zookeeper:
             print(zookeeper.address, flush=True)
             while zookeeper.running:
                 SYSTEM_CLOCK.sleep(0.5)

@@ -27,21 +27,25 @@ from pyspark_ledger.metadata.port import (
     TipKey,
     TransactionLost,
 )
-from pyspark_ledger.metadata.records import Policies
+from pyspark_ledger.metadata.records import Head, Policies
 from pyspark_ledger.metadata.transactions import RolledBack
 
 logger = logging.getLogger(__name__)
 
 
 def is_full(log: Log, view: View) -> bool:
-    head, limits = view.head, log.limits
-    if head.next_commit == head.ledger_first_commit:
+    if view.head.next_commit == view.head.ledger_first_commit:
         return False
-    policies = log.policies().record
-    return (
-        head.next_commit - head.ledger_first_commit >= (policies.snapshot_commits or limits.commits_per_ledger)
+    return is_due(view.head, log.policies().record, log.limits, log.now_ms())
+
+
+def is_due(head: Head, policies: Policies, limits: Limits, now_ms: int) -> bool:
+    """Whether the open ledger has enough in it to be sealed, or is old enough."""
+    commits = head.next_commit - head.ledger_first_commit
+    return commits > 0 and (
+        commits >= (policies.snapshot_commits or limits.commits_per_ledger)
         or head.ledger_bytes >= _most_bytes(policies, limits)
-        or log.now_ms() - head.ledger_opened_ms >= _longest_ms(policies, limits)
+        or now_ms - head.ledger_opened_ms >= _longest_ms(policies, limits)
     )
 
 

@@ -376,6 +376,10 @@ class Metadata(Protocol):
         not there."""
         ...
 
+    def children_many(self, keys: Sequence[AnyKey]) -> list[list[AnyKey]]:
+        """Several calls of :meth:`children` in one round of requests; not a snapshot."""
+        ...
+
     def transact(self, ops: Sequence[Op]) -> None:
         """All or nothing. Raises TransactionLost (refused), OutcomeUnknown (sent, no answer), Unavailable
         (never sent) or InvalidInput (too large; never sent)."""

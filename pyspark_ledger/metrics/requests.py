@@ -52,6 +52,9 @@ class TimedMetadata(Metadata):
     def children(self, key: AnyKey) -> list[AnyKey]:
         return self._timed("children", lambda: self._metadata.children(key))
 
+    def children_many(self, keys: Sequence[AnyKey]) -> list[list[AnyKey]]:
+        return self._timed("children_many", lambda: self._metadata.children_many(keys))
+
     def transact(self, ops: Sequence[Op]) -> None:
         self._timed("transact", lambda: self._metadata.transact(ops))
 

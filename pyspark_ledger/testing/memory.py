@@ -433,6 +433,9 @@ class MemoryMetadata(Metadata):
         with _Call(self) as server:
             return cast("list[AnyKey]", sorted(server.below(key, self._seen(key)), key=_order))
 
+    def children_many(self, keys: Sequence[AnyKey]) -> list[list[AnyKey]]:
+        return [self.children(key) for key in keys]
+
     def sync(self) -> None:
         with _Call(self) as server:
             if self._faults.of_sync():

@@ -46,7 +46,7 @@ from pyspark_ledger.metadata.port import (
     Versioned,
 )
 from pyspark_ledger.zk_metadata import codec, paths
-from pyspark_ledger.zk_metadata.multiread import Node, get_many
+from pyspark_ledger.zk_metadata.multiread import Node, get_children_many, get_many
 from pyspark_ledger.zk_metadata.raw import NodeAt
 from pyspark_ledger.zk_metadata.session import Address, Connection, Lease, split_connect_string
 
@@ -144,12 +144,17 @@ class ZooKeeperMetadata(Metadata):
 
     def children(self, key: AnyKey) -> list[AnyKey]:
         path = self._path(key)
-        names = self._retry(path, lambda client, deadline: _get_children(client, path, deadline))
-        below = [f"{paths.path(key)}/{name}" for name in sorted(names)]
-        if isinstance(key, NodeAt):
-            return [cast(AnyKey, NodeAt(path)) for path in below]
-        keys = [paths.key(path) for path in below]
-        return [child for child in keys if child is not None]
+        return _below(key, self._retry(path, lambda client, deadline: _get_children(client, path, deadline)))
+
+    def children_many(self, keys: Sequence[AnyKey]) -> list[list[AnyKey]]:
+        found: list[list[AnyKey]] = []
+        for start in range(0, len(keys), _READ_WINDOW):
+            window = keys[start : start + _READ_WINDOW]
+            found += map(_below, window, self._children_window(tuple(self._path(key) for key in window)))
+        return found
+
+    def _children_window(self, names: tuple[str, ...]) -> list[list[str]]:
+        return self._retry(names[0], lambda client, deadline: get_children_many(client, names, deadline.remaining))
 
     @property
     def connections(self) -> int:
@@ -309,6 +314,15 @@ def _get(client: Any, path: str, watch: _Watch | None, deadline: Deadline) -> No
         # ZooKeeper sets no watch by a get that finds nothing.
         if client.exists_async(path, watch=watch).get(timeout=deadline.remaining) is None:
             return None
+
+
+def _below(key: AnyKey, names: Sequence[str]) -> list[AnyKey]:
+    """The keys of a node's children, in order."""
+    below = [f"{paths.path(key)}/{name}" for name in sorted(names)]
+    if isinstance(key, NodeAt):
+        return [cast(AnyKey, NodeAt(path)) for path in below]
+    keys = [paths.key(path) for path in below]
+    return [child for child in keys if child is not None]
 
 
 def _get_children(client: Any, path: str, deadline: Deadline) -> list[str]:

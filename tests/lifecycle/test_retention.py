@@ -171,6 +171,14 @@ def come(world: World, how: str) -> None:
         CursorNode(world.log(), "new").ensure("earliest")
 
 
+def test_a_topic_can_be_compacted_for_the_first_time_after_it_was_trimmed(tmp_path):
+    world = World(tmp_path, SMALL, SeededClock(1), key="n")
+    write(world, range(18))
+    retention.trim(world.log(), before="2:0:0")
+    generation = compact(world.log())
+    assert (generation.records, generation.read) == (10, 18)
+
+
 def test_the_horizon_holds_what_comes_after_it_so_that_a_compacted_read_stays_true_I9(tmp_path):
     world = World(tmp_path, replace(SMALL, gc_grace_ms=1), SeededClock(1), key="n")
     write(world, range(10))

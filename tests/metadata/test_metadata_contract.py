@@ -388,6 +388,15 @@ def test_many_reads_answer_in_order_with_gaps(topic: Metadata) -> None:
     assert topic.read_many([]) == []
 
 
+def test_many_lists_of_children_answer_in_order_with_gaps(topic: Metadata) -> None:
+    below = {number: [CommitKey(UUID, number, at) for at in range(number % 3)] for number in range(300, 520)}
+    ledgers = [LedgerKey(UUID, number) for number in below]
+    topic.transact([Create(key, Marker()) for key in ledgers if key.ledger % 5])
+    topic.transact([Create(key, COMMIT) for keys in below.values() for key in keys if key.ledger % 5])
+    assert topic.children_many(ledgers) == [keys if number % 5 else [] for number, keys in below.items()]
+    assert topic.children_many([]) == []
+
+
 @pytest.mark.parametrize(
     "change", [Put(HEAD_KEY, HEAD, 0), Delete(HEAD_KEY), None], ids=["changed", "deleted", "created"]
 )

@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyspark_ledger.append.admission import ByBatchId, StagedBatch
 from pyspark_ledger.append.append import append
 from pyspark_ledger.base.limits import Limits
+from pyspark_ledger.base.names import this_process
 from pyspark_ledger.cli import main
 from pyspark_ledger.client import LedgerClient, client_of, namespace_of
 from pyspark_ledger.compaction import run as compaction
@@ -28,12 +29,14 @@ from pyspark_ledger.compaction.plan import begin
 from pyspark_ledger.compaction.work import survivors_of, write
 from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import NotFound
+from pyspark_ledger.lifecycle.maintenance import Maintenance
 from pyspark_ledger.log import topics
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.port import CompactorKey, Create, HeadKey
 from pyspark_ledger.metadata.records import Holder
 from pyspark_ledger.metrics.collector import OTHERS, LedgerCollector
 from pyspark_ledger.metrics.families import FAMILIES
+from pyspark_ledger.metrics.maintaining import MaintenanceCollector, exposition
 from pyspark_ledger.metrics.requests import TimedMetadata
 from pyspark_ledger.testing.memory import MemoryMetadata, MemoryServer
 from pyspark_ledger.zk_metadata import paths
@@ -228,6 +231,112 @@ def test_requests_are_timed_by_operation(server):
     }  # fmt: skip
 
 
+# -- what becomes of old records ------------------------------------------------------------------------------------
+
+
+def test_retention_tells_what_it_has_given_up_and_what_is_held_back(client, told):
+    for n in range(10):
+        send(client, "web", n)
+    client.create_cursor("orders", "slow", "1:0:0")
+    client.set_policies("orders", retention_bytes=1, backlog_quota_bytes=1)
+    client.trim("orders")
+    head = namespace_of(client).log("orders").view().head
+    assert (told("ledger_topic_begin_ledger"), told("ledger_topic_trimmed_records_total")) == (1, 4)
+    assert (told("ledger_topic_kept_records"), told("ledger_topic_pending_ranges")) == (6, 1)
+    assert told("ledger_topic_trimmed_bytes_total") + told("ledger_topic_kept_bytes") == head.bytes
+    slow = {"subscription": "slow"}
+    assert told("ledger_cursor_held_records", **slow) == 4  # the open ledger is not given up
+    assert told("ledger_cursor_held_bytes", **slow) > 0
+    assert told("ledger_cursor_over_quota", **slow) == 1
+    assert (told("ledger_cursor_evicted_records", **slow), told("ledger_cursor_lost_records_total", **slow)) == (0, 0)
+    client.cursor("orders", "slow").clear_backlog()
+    assert (told("ledger_cursor_over_quota", **slow), told("ledger_cursor_held_records", **slow)) == (0, 0)
+
+
+def test_the_gc_epoch_its_age_and_a_terminated_topic_are_told(client, told):
+    assert (told("ledger_topic_gc_epoch"), told("ledger_topic_terminated")) == (0, None)
+    assert 0 <= told("ledger_topic_gc_epoch_age_seconds") < 60
+    client.terminate("orders")
+    assert (told("ledger_topic_terminated"), told("ledger_topic_set_back")) == (1, None)
+
+
+def test_who_maintains_and_how_many_topics_are_being_deleted_is_told(client, told):
+    assert told("ledger_condemned_topics", None) == 0
+    client.create_topic("old", SCHEMA)
+    client.delete_topic("old")
+    maintenance = Maintenance(namespace_of(client))
+    assert told("ledger_maintainer", None, process=this_process()) is None
+    maintenance.look()
+    assert told("ledger_maintainer", None, process=this_process()) == 1
+    assert told("ledger_condemned_topics", None) == 1
+
+
+def test_a_maintainer_tells_what_it_did(client):
+    for n in range(5):
+        send(client, "web", n)
+    client.set_policies("orders", retention_bytes=1)
+    maintenance = Maintenance(namespace_of(client))
+    registry = CollectorRegistry()
+    registry.register(MaintenanceCollector(maintenance))
+    assert registry.get_sample_value("ledger_maintenance_leads") == 0
+    maintenance.step()
+    assert registry.get_sample_value("ledger_maintenance_leads") == 1
+    assert registry.get_sample_value("ledger_maintenance_runs_total", {"action": "trim"}) == 1
+    done = {"action": "trim", "what": "records"}
+    assert registry.get_sample_value("ledger_maintenance_done_total", done) == 4
+    assert exposition(maintenance)()[0] == 200
+
+
+# -- many topics ----------------------------------------------------------------------------------------------------
+
+
+class Counted(MemoryMetadata):
+    """Counts requests, as ZooKeeper would see them."""
+
+    requests = 0
+
+    def read(self, key, on_change=None):
+        self.requests += 1
+        return super().read(key, on_change)
+
+    def read_many(self, keys):
+        found = super().read_many(keys)
+        self.requests += bool(keys) - len(keys)
+        return found
+
+    def children(self, key):
+        self.requests += 1
+        return super().children(key)
+
+    def children_many(self, keys):
+        found = super().children_many(keys)
+        self.requests += bool(keys) - len(keys)
+        return found
+
+
+def test_idle_topics_cost_a_share_of_a_page_and_not_a_request_each(client, server, storage_root):
+    for number in range(50):
+        client.create_topic(f"t{number}", SCHEMA)
+        client.create_cursor(f"t{number}", "billing")
+    metadata = Counted(server)
+    scraped = LedgerCollector(client_of(OpenNamespace(metadata, storage_root)))
+    list(scraped.collect())
+    metadata.requests = 0
+    list(scraped.collect())
+    assert metadata.requests <= 10
+
+
+def test_a_scrape_has_a_limited_time_and_the_next_one_goes_on(client, server, storage_root):
+    for number in range(3):
+        client.create_topic(f"t{number}", SCHEMA)
+    scraped = LedgerCollector(client, details_s=0.0)
+    registry = CollectorRegistry()
+    registry.register(scraped)
+    assert registry.get_sample_value("ledger_scrape_late_topics") == 4
+    assert registry.get_sample_value("ledger_topic_records_total", {"topic": "t1"}) == 0
+    assert registry.get_sample_value("ledger_topic_producers", {"topic": "t1"}) is None
+
+
 # -- the exporter -----------------------------------------------------------------------------------------------
 
 
@@ -274,6 +383,7 @@ def test_the_exporter_is_scraped_and_has_everything_that_the_dashboard_shows(exp
     assert samples["ledger_scrape_errors_total"].labels == {"topic": "broken"}
     assert samples["ledger_compaction_ratio"].value == 3 / 9
     exported = samples.keys() | {family.name for family in families}  # one that has no value now is there by name
+    exported |= {f"{family.name}_total" for family in families if family.type == "counter"}
     assert exported >= FAMILIES.keys()
     assert all(name.startswith("ledger_") for name in samples)
     dashboard = json.loads(DASHBOARD.read_text())
