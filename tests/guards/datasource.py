@@ -509,4 +509,34 @@ GUARDS = [
         why="A query never goes on in a topic that was made since under the same name (I1).",
         tests=("datasource/test_sink_topic.py::test_a_query_does_not_make_its_deleted_topic_again_I1_I16",),
     ),
+    Guard(
+        "datasource/a-logged-batch-also-reads-what-was-given-up",
+        "datasource/stream_planner.py",
+        "last.base or EARLIEST, planned=True)",
+        instead="last.base or EARLIEST)",
+        why="A logged batch reads the same, for the grace also after its ledgers were given up (I7).",
+        tests=(
+            "datasource/test_trimmed.py::test_a_batch_that_spark_has_logged_reads_the_same_for_the_grace_and_is_data_loss_later_I7",
+        ),
+    ),
+    Guard(
+        "datasource/a-place-that-is-gone-is-told",
+        "datasource/stream_planner.py",
+        "        first = self._past_what_is_gone(log, view, at, first, end)\n",
+        instead="",
+        why="A query does not go on behind a gap without being told (I14).",
+        tests=(
+            "datasource/test_trimmed.py::test_a_query_whose_place_is_gone_is_told_which_records_how_many_and_what_to_do_I14",
+        ),
+    ),
+    Guard(
+        "datasource/who-is-ahead-has-lost-nothing",
+        "datasource/subscription.py",
+        "return min(cursor.evicted, max(0, cursor.ordinal - at.records))",
+        instead="return cursor.evicted",
+        why="Who is told of a loss is told the truth (I14).",
+        tests=(
+            "datasource/test_trimmed.py::test_a_query_that_is_ahead_of_an_eviction_has_lost_nothing_and_is_not_moved_back",
+        ),
+    ),
 ]
