@@ -298,13 +298,13 @@ GUARDS = [
         "cursors/handle.py",
         (
             "            view = self._log.refresh(sync=True)\n"
-            "            settled = places.settle(self._log, view, place)\n"
+            "            settled = places.settle(self._log, view, place, compacted=cursor.compacted)\n"
             "            ordinal = scan.records_before(self._log, view, settled.position)\n"
             "            moved"
         ),
         instead=(
             "            view = self._log.view()\n"
-            "            settled = places.settle(self._log, view, place)\n"
+            "            settled = places.settle(self._log, view, place, compacted=cursor.compacted)\n"
             "            ordinal = scan.records_before(self._log, view, settled.position)\n"
             "            moved"
         ),
@@ -428,8 +428,8 @@ GUARDS = [
     Guard(
         "cursors/an-owner-has-an-epoch-of-its-own",
         "cursors/attachment.py",
-        "return replace(cursor, owner=self._id, owner_name=self._name, epoch=cursor.epoch + 1)",
-        instead="return replace(cursor, owner=self._id, owner_name=self._name)",
+        "owner_name=self._name, epoch=cursor.epoch + 1, compacted=self._compacted",
+        instead="owner_name=self._name, compacted=self._compacted",
         why="Records of different owners are told apart by their epoch (I6).",
         tests=("cursors/test_cursor.py::test_an_owner_that_was_away_is_fenced_and_changes_nothing_I6",),
     ),

@@ -49,7 +49,7 @@ GUARDS = [
         "planner/a-start-past-the-end-is-looked-at-again",
         "datasource/stream_planner.py",
         (
-            "        if begin > view.head.end:\n"
+            "        if first.position > view.head.end:\n"
             "            view = self._newest(log)  # the server that answered first may be behind\n"
         ),
         instead="",
@@ -61,7 +61,7 @@ GUARDS = [
     Guard(
         "planner/a-start-past-the-end-is-told",
         "datasource/stream_planner.py",
-        "if at is not None and self._is_lost(log, view, begin):",
+        "if at is not None and self._is_lost(log, view, first.position):",
         instead="if False:",
         why="A start past the end means lost commits, and later records would be skipped (I18).",
         tests=(
@@ -288,8 +288,8 @@ GUARDS = [
     Guard(
         "subscription/only-an-owner-plans",
         "datasource/subscription.py",
-        ("        cursor = self._attachment.verified()\n        self._check_identity(at)"),
-        instead=("        cursor = self._attachment.node.current(60.0)\n        self._check_identity(at)"),
+        ("        cursor = self._attachment.verified()\n        being_reset"),
+        instead=("        cursor = self._attachment.node.current(60.0)\n        being_reset"),
         why="A query that was replaced plans no batch (I6).",
         tests=(
             "datasource/test_lost_hints.py::test_a_query_that_was_replaced_plans_nothing_also_if_it_has_nothing_to_acknowledge_I6",
@@ -298,9 +298,9 @@ GUARDS = [
     Guard(
         "subscription/an-acknowledgement-past-the-end",
         "datasource/subscription.py",
-        ('        except DataLoss as loss:\n            logger.warning("subscription=%s: not acknowledged'),
+        ('        except DataLoss as error:\n            logger.warning("subscription=%s: not acknowledged'),
         instead=(
-            '        except ZeroDivisionError as loss:\n            logger.warning("subscription=%s: not acknowledged'
+            '        except ZeroDivisionError as error:\n            logger.warning("subscription=%s: not acknowledged'
         ),
         why="Planning says what is lost, or goes on from the end if the user wants that (I16).",
         tests=(
