@@ -115,6 +115,8 @@ def _facts(topic: str, stats: CursorStats) -> dict[str, Any]:
         **_row(topic, stats),
         "revision_running_seconds": stats.revising_seconds,
         "individual_acks": stats.individual_acks,
+        "evicted": stats.evicted,
+        "lost": stats.lost,
         "properties": dict(stats.properties),
     }
 

@@ -80,9 +80,8 @@ class Subscription:
 
         None while the cursor is being reset: the query then repeats its last answer. If it has none yet, or would end
         by repeating it (``last_chance``), this waits for the end of the reset instead, and raises if there is none."""
-        self._attachment.verified()
-        self._check_identity(at)
         cursor = self._unrevised(at, last_chance)
+        self._check_identity(at)
         while cursor is not None and cursor.evicted:
             self._go_on_after_eviction(at, cursor)
             cursor = self._unrevised(at, last_chance)

@@ -214,6 +214,23 @@ def test_a_query_that_is_ahead_of_an_eviction_has_lost_nothing_and_is_not_moved_
     assert (stats.evicted, stats.lost) == (0, 0)
 
 
+def test_another_eviction_in_the_middle_of_that_is_told_I14(world):
+    query = WorldQuery(world, subscription="s", maxRowsPerTrigger="10")
+    query.batch()
+    evicted(world)
+    transact = query.log.metadata.transact
+
+    def later(ops):
+        query.log.metadata.transact = transact
+        evicted(world, 16)
+        transact(ops)
+
+    query.log.metadata.transact = later
+    with pytest.raises(DataLoss, match=r"LEDGER_EVICTED.*6 records"):
+        query.plan()
+    assert CursorHandle(world.log(), "s").stats().lost == 0
+
+
 def test_a_query_that_was_moved_back_and_then_evicted_is_told_of_everything(world):
     query = WorldQuery(world, subscription="s")
     query.all()

@@ -298,13 +298,13 @@ GUARDS = [
         "cursors/handle.py",
         (
             "            view = self._log.refresh(sync=True)\n"
-            "            settled = places.settle(self._log, view, place)\n"
+            "            settled = places.settle(self._log, view, place, compacted=cursor.compacted)\n"
             "            ordinal = scan.records_before(self._log, view, settled.position)\n"
             "            moved"
         ),
         instead=(
             "            view = self._log.view()\n"
-            "            settled = places.settle(self._log, view, place)\n"
+            "            settled = places.settle(self._log, view, place, compacted=cursor.compacted)\n"
             "            ordinal = scan.records_before(self._log, view, settled.position)\n"
             "            moved"
         ),
@@ -428,8 +428,8 @@ GUARDS = [
     Guard(
         "cursors/an-owner-has-an-epoch-of-its-own",
         "cursors/attachment.py",
-        "return replace(cursor, owner=self._id, owner_name=self._name, epoch=cursor.epoch + 1)",
-        instead="return replace(cursor, owner=self._id, owner_name=self._name)",
+        "owner_name=self._name, epoch=cursor.epoch + 1, compacted=self._compacted",
+        instead="owner_name=self._name, compacted=self._compacted",
         why="Records of different owners are told apart by their epoch (I6).",
         tests=("cursors/test_cursor.py::test_an_owner_that_was_away_is_fenced_and_changes_nothing_I6",),
     ),
@@ -745,6 +745,48 @@ GUARDS = [
         why="Records that are to be delivered again come also if a reset began meanwhile and failed (I1).",
         tests=(
             "cursors/test_redelivery.py::test_what_was_read_again_while_a_reset_began_is_not_forgotten_if_the_reset_fails_I1",
+        ),
+    ),
+    Guard(
+        "cursors/an-eviction-asks-again",
+        "cursors/eviction.py",
+        "if cursor.ordinal >= ordinal or not still(cursor):",
+        instead="if cursor.ordinal >= ordinal:",
+        why="Who has acknowledged enough meanwhile keeps its records (I15).",
+        tests=("cursors/test_eviction.py::test_it_never_moves_a_cursor_back_and_asks_again_whether_it_has_to_be_I8",),
+    ),
+    Guard(
+        "cursors/an-eviction-only-moves-forward",
+        "cursors/eviction.py",
+        "if cursor.ordinal >= ordinal or not still(cursor):",
+        instead="if not still(cursor):",
+        why="Mark-delete moves back only by a reset (I8).",
+        tests=("cursors/test_eviction.py::test_it_never_moves_a_cursor_back_and_asks_again_whether_it_has_to_be_I8",),
+    ),
+    Guard(
+        "cursors/an-evicted-consumer-is-told",
+        "cursors/consumer.py",
+        "                self._check_eviction(self._follow())\n",
+        instead="                self._follow()\n",
+        why="Nobody goes on behind a gap without being told (I14).",
+        tests=("cursors/test_eviction.py::test_a_consumer_is_told_until_a_person_resets_the_subscription",),
+    ),
+    Guard(
+        "cursors/another-eviction-is-another-loss",
+        "cursors/loss.py",
+        "if not cursor.evicted or cursor.revision != seen.revision:",
+        instead="if not cursor.evicted:",
+        why="What was taken since is not accepted unseen (I14).",
+        tests=("datasource/test_trimmed.py::test_another_eviction_in_the_middle_of_that_is_told_I14",),
+    ),
+    Guard(
+        "cursors/compacted-ones-stay-before-the-begin",
+        "log/places.py",
+        "        if compacted and view.head.generation is not None:\n            return Settled(wanted, exact=True)\n",
+        instead="",
+        why="A generation still has what the log has given up (I9).",
+        tests=(
+            "datasource/test_trimmed.py::test_a_subscription_of_compacted_reads_begins_and_is_reset_at_what_was_given_up_pulsar_11287_12429",
         ),
     ),
 ]

@@ -49,7 +49,7 @@ GUARDS = [
         "planner/a-start-past-the-end-is-looked-at-again",
         "datasource/stream_planner.py",
         (
-            "        if begin > view.head.end:\n"
+            "        if first.position > view.head.end:\n"
             "            view = self._newest(log)  # the server that answered first may be behind\n"
         ),
         instead="",
@@ -61,7 +61,7 @@ GUARDS = [
     Guard(
         "planner/a-start-past-the-end-is-told",
         "datasource/stream_planner.py",
-        "if at is not None and self._is_lost(log, view, begin):",
+        "if at is not None and self._is_lost(log, view, first.position):",
         instead="if False:",
         why="A start past the end means lost commits, and later records would be skipped (I18).",
         tests=(
@@ -295,8 +295,8 @@ GUARDS = [
     Guard(
         "subscription/only-an-owner-plans",
         "datasource/subscription.py",
-        ("        cursor = self._attachment.verified()\n        self._check_identity(at)"),
-        instead=("        cursor = self._attachment.node.current(60.0)\n        self._check_identity(at)"),
+        ("        cursor = self._attachment.verified()\n        being_reset"),
+        instead=("        cursor = self._attachment.node.current(60.0)\n        being_reset"),
         why="A query that was replaced plans no batch (I6).",
         tests=(
             "datasource/test_lost_hints.py::test_a_query_that_was_replaced_plans_nothing_also_if_it_has_nothing_to_acknowledge_I6",
@@ -305,9 +305,9 @@ GUARDS = [
     Guard(
         "subscription/an-acknowledgement-past-the-end",
         "datasource/subscription.py",
-        ('        except DataLoss as loss:\n            logger.warning("subscription=%s: not acknowledged'),
+        ('        except DataLoss as error:\n            logger.warning("subscription=%s: not acknowledged'),
         instead=(
-            '        except ZeroDivisionError as loss:\n            logger.warning("subscription=%s: not acknowledged'
+            '        except ZeroDivisionError as error:\n            logger.warning("subscription=%s: not acknowledged'
         ),
         why="Planning says what is lost, or goes on from the end if the user wants that (I16).",
         tests=(
@@ -515,5 +515,35 @@ GUARDS = [
         instead=("        if False:\n            raise"),
         why="A query never goes on in a topic that was made since under the same name (I1).",
         tests=("datasource/test_sink_topic.py::test_a_query_does_not_make_its_deleted_topic_again_I1_I16",),
+    ),
+    Guard(
+        "datasource/a-logged-batch-also-reads-what-was-given-up",
+        "datasource/stream_planner.py",
+        "last.base or EARLIEST, planned=True)",
+        instead="last.base or EARLIEST)",
+        why="A logged batch reads the same, for the grace also after its ledgers were given up (I7).",
+        tests=(
+            "datasource/test_trimmed.py::test_a_batch_that_spark_has_logged_reads_the_same_for_the_grace_and_is_data_loss_later_I7",
+        ),
+    ),
+    Guard(
+        "datasource/a-place-that-is-gone-is-told",
+        "datasource/stream_planner.py",
+        "        first = self._past_what_is_gone(log, view, at, first, end)\n",
+        instead="",
+        why="A query does not go on behind a gap without being told (I14).",
+        tests=(
+            "datasource/test_trimmed.py::test_a_query_whose_place_is_gone_is_told_which_records_how_many_and_what_to_do_I14",
+        ),
+    ),
+    Guard(
+        "datasource/who-is-ahead-has-lost-nothing",
+        "datasource/subscription.py",
+        "return min(cursor.evicted, max(0, cursor.ordinal - at.records))",
+        instead="return cursor.evicted",
+        why="Who is told of a loss is told the truth (I14).",
+        tests=(
+            "datasource/test_trimmed.py::test_a_query_that_is_ahead_of_an_eviction_has_lost_nothing_and_is_not_moved_back",
+        ),
     ),
 ]
