@@ -39,14 +39,18 @@ def duration_or_never(context: click.Context, option: click.Parameter, text: str
     return text if text == NEVER else duration(context, option, text)
 
 
-def size_or_never(_context: click.Context, _option: click.Parameter, text: str | None) -> int | str | None:
+def size(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
     """Bytes."""
-    if text is None or text == NEVER:
-        return text
-    size = parse_size(text)
-    if size is None:
-        raise click.BadParameter(f"'{text}' is no size: write 64MB, 500GB or never")
-    return size
+    if text is None:
+        return None
+    found = parse_size(text)
+    if found is None:
+        raise click.BadParameter(f"'{text}' is no size: write 67108864, 64MB or 500GB")
+    return found
+
+
+def size_or_never(context: click.Context, option: click.Parameter, text: str | None) -> int | str | None:
+    return text if text == NEVER else size(context, option, text)
 
 
 Quota = tuple[int | None, float | None]  # bytes and seconds; None: any number
@@ -60,13 +64,13 @@ def quota(_context: click.Context, _option: click.Parameter, text: str | None) -
     times: list[float] = []
     for part in text.split(","):
         seconds = _seconds(part)  # looked at first: 5m is five minutes here
-        size = parse_size(part) if seconds is None else None
-        if seconds is None and size is None:
+        found = parse_size(part) if seconds is None else None
+        if seconds is None and found is None:
             raise click.BadParameter(
                 f"'{part}' is neither a size nor a time: write 100GB, 7d, both as 100GB,7d or never"
             )
         times += [] if seconds is None else [seconds]
-        sizes += [] if size is None else [size]
+        sizes += [] if found is None else [found]
     if len(sizes) > 1 or len(times) > 1:
         raise click.BadParameter(f"'{text}' says twice how much, or how long: write one size, one time, or both")
     return (sizes[0] if sizes else None), (times[0] if times else None)
@@ -83,8 +87,8 @@ def time_or_never(milliseconds: int) -> str:
     return spelled(milliseconds / 1000) if milliseconds else NEVER
 
 
-def bytes_or_never(size: int) -> str:
-    return spelled_size(size) if size else NEVER
+def bytes_or_never(count: int) -> str:
+    return spelled_size(count) if count else NEVER
 
 
 def place(_context: click.Context, _option: click.Parameter, text: str | None) -> Place | None:

@@ -16,7 +16,7 @@ from pyspark_ledger.base.names import check_topic_name
 from pyspark_ledger.base.paging import by_halves, pages
 from pyspark_ledger.cli.arguments import RATE, duration, duration_or_never, quota, size_or_never
 from pyspark_ledger.cli.base import Commands, Session
-from pyspark_ledger.cli.lifecycle import gc, terminate, trim
+from pyspark_ledger.cli.lifecycle import gc, rewrite, terminate, trim
 from pyspark_ledger.cli.output import Row
 from pyspark_ledger.cli.reading import peek, read
 from pyspark_ledger.cli.rows import compacted, policies, summary
@@ -78,6 +78,7 @@ def describe(session: Session, topic: str, ledgers: int) -> None:
 
 topics.add_command(trim)
 topics.add_command(gc)
+topics.add_command(rewrite)
 topics.add_command(terminate)
 topics.add_command(read)
 topics.add_command(peek)

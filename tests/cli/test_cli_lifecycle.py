@@ -265,6 +265,26 @@ def test_a_thorough_gc_finds_what_was_written_long_after_its_time(client, at_onc
     assert [Path(path).stem for path in done["files"]] == [late.uid.hex()]
 
 
+# -- small files ----------------------------------------------------------------------------------------------------
+
+
+def test_small_files_are_joined_and_told_of(client):
+    shown = run(client, "topics", "rewrite", "orders", "--dry-run").stdout
+    assert shown == "orders: 4 ledgers, 8 entries would be rewritten: 8 files become 4 or more\n"
+    done = answer(client, "topics", "rewrite", "orders")
+    assert (done["ledgers"], done["files_before"], done["files_after"], done["skipped"]) == (4, 8, 4, [])
+    assert values(client) == list(range(10))
+    again = run(client, "topics", "rewrite", "orders", "--everything", "--below", "1B")
+    assert again.stdout == "orders: no ledger has files that are small enough to be worth it\n"
+
+
+@pytest.mark.parametrize("option", ["--below", "--read-rate"])
+@pytest.mark.parametrize("value", ["0", "7d", "never", "9223372036854775808"])
+def test_a_size_for_rewriting_that_makes_no_sense_is_refused_with_its_option(option, value):
+    done = run_command(["topics", "rewrite", "orders", option, value])
+    assert (done.exit_code, option in done.stderr, "is no size" in done.stderr) == (2, True, True), done.stderr
+
+
 # -- the end of a topic -----------------------------------------------------------------------------------------------
 
 
