@@ -81,7 +81,7 @@ def maintain(
     with closing(session.open_namespace()) as namespace, held(pid_file):
         maintenance = Maintenance(namespace, actions=actions, read_rate=read_rate, write_rate=write_rate)
         _log_to_stderr()
-        with _stopped_by_signals(maintenance):
+        with _stopped_by_signals(maintenance, status=int(once)):  # --once has not done everything then
             if once:
                 _run_once(session, maintenance)
             else:
@@ -135,12 +135,12 @@ def _pages(maintenance: Maintenance) -> dict[str, Page]:
 
 
 @contextlib.contextmanager
-def _stopped_by_signals(maintenance: Maintenance) -> Iterator[None]:
+def _stopped_by_signals(maintenance: Maintenance, status: int) -> Iterator[None]:
     """It ends between two steps; if a step takes long, in the middle of it."""
 
     def stop(_signal: int, _frame: object) -> None:
         maintenance.stop()
-        patience = threading.Timer(_PATIENCE_S, os._exit, [0])
+        patience = threading.Timer(_PATIENCE_S, os._exit, [status])
         patience.daemon = True
         patience.start()
 

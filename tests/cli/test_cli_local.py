@@ -79,6 +79,26 @@ def test_up_makes_everything_work_without_options_until_down(home, monkeypatch):
     assert [path.name for path in home.folder.iterdir()] == ["mine.txt"]
 
 
+def test_maintenance_runs_beside_it_unless_told_not_to(home, monkeypatch):
+    (port,) = _free_ports(1)
+    assert answer("up", "--port", str(port), "--no-maintain")["maintainer_pid"] is None
+    monkeypatch.setenv("LEDGER_ZOOKEEPER", home.address)
+    first = answer("up")["maintainer_pid"]
+    assert first is not None
+    assert answer("status")["maintainer_pid"] == answer("up")["maintainer_pid"] == first
+    os.kill(first, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while home.maintainer_pid is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    second = answer("up")["maintainer_pid"]
+    assert second not in (None, first)
+    answer("down")
+    assert (home.maintainer_pid, home.pid) == (None, None)
+    run("down", "--purge", "--yes")
+    assert not home.folder.exists()
+
+
 def test_a_process_that_only_has_the_number_in_the_pid_file_is_left_alone(home):
     home.folder.mkdir(parents=True)
     (home.folder / "zookeeper.pid").write_text(f"{os.getpid()}\n")
