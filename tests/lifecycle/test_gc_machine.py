@@ -19,18 +19,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from pyspark_ledger.append import append as protocol
 from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.base import names
-from pyspark_ledger.base.position import EARLIEST, Position
+from pyspark_ledger.base.position import Position
 from pyspark_ledger.compaction.run import compact
 from pyspark_ledger.errors import Conflict, DataLoss
 from pyspark_ledger.lifecycle import gc, retention, rewriting
 from pyspark_ledger.lifecycle.rewrite_copy import LedgerCopy, copy
 from pyspark_ledger.lifecycle.rewrite_plan import plan
 from pyspark_ledger.log import generations, places, scan, trimmed
-from pyspark_ledger.metadata.port import DedupKey
-from pyspark_ledger.metadata.records import Entry, FileRef
+from pyspark_ledger.metadata.records import Entry
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
 from tests.support import examples
+from tests.support.lifecycle import named
 from tests.support.rollback import Snapshot, restore, snapshot
 from tests.support.worlds import SCHEMA, SMALL, World, append, stage
 
@@ -223,20 +223,6 @@ def crash_after_deleting(world: World, files: int) -> Iterator[None]:
 def assert_nothing_is_missing(world: World) -> None:
     missing = named(world) - world.files()
     assert not missing, "I12"
-
-
-def named(world: World) -> set[str]:
-    """Every file that the topic's records name, directly or through another file, as far as it can still be read."""
-    log = world.log()
-    head = log.view().head
-    found: list[FileRef | None] = [*head.index, head.replaced, head.going]
-    dedup = log.metadata.read(DedupKey(head.uuid)).record
-    found += [dedup.producers_file, dedup.evicted_file, *log.index(log.view(), planned=True).references(0)]
-    for commit in log.commits_from(log.view(), EARLIEST, planned=True):
-        found += [commit.entries_file, commit.highest_file, *(entry.file for entry in log.entries(commit))]
-    for generation in generations.kept(log.files, head):
-        found += [generation.manifest, *generations.files_of(log.files, generation.manifest)]
-    return {f"{head.uuid}/{file.epoch:08x}/{file.uid.hex()}.arrow" for file in found if file is not None}
 
 
 TestGcMachine = GcMachine.TestCase

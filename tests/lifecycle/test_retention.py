@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -24,6 +23,7 @@ from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.tokens import Tokens
+from tests.support.lifecycle import act_before
 from tests.support.worlds import SCHEMA, SMALL, World, append, stage
 
 GRACE_S = 100.0
@@ -169,25 +169,6 @@ def come(world: World, how: str) -> None:
         CursorHandle(world.log(), "old").reset("earliest")
     else:
         CursorNode(world.log(), "new").ensure("earliest")
-
-
-def act_before(log: Log, step: int, act) -> Callable[[], bool]:
-    """Lets somebody act before one of a process's requests, counted from 1. Returns whether that was."""
-    left = step
-
-    def counted(real):
-        def call(*arguments, **options):
-            nonlocal left
-            left -= 1
-            if left == 0:
-                act()
-            return real(*arguments, **options)
-
-        return call
-
-    for name in ("read", "read_many", "children", "sync", "transact"):
-        setattr(log.metadata, name, counted(getattr(log.metadata, name)))
-    return lambda: left <= 0
 
 
 def test_the_horizon_holds_what_comes_after_it_so_that_a_compacted_read_stays_true_I9(tmp_path):

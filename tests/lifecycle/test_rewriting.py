@@ -29,8 +29,7 @@ from pyspark_ledger.metadata.records import Entry
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.tokens import Tokens
-from tests.lifecycle.test_gc_machine import named
-from tests.lifecycle.test_retention import act_before
+from tests.support.lifecycle import act_before, named
 from tests.support.worlds import IDS, SCHEMA, SMALL, World, append, append_ids, stage
 
 GRACE_S = 100.0
@@ -464,6 +463,7 @@ def test_who_acts_between_any_two_requests_loses_nothing_and_takes_nothing_I12(t
         assert [n for n in world.read() if n < 1000] == numbers
         assert done.ledgers + len(done.skipped) <= 3
         collect(world, 4)
+        collect(world, thorough=True)  # a rewriter that was overtaken has staged files under an epoch that had ended
         assert [n for n in world.read() if n < 1000] == numbers
         assert_no_file_too_few_or_too_many(world)
         if not acted():
