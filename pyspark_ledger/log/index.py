@@ -106,16 +106,19 @@ class Index:
     def commits_in(self, leaf: FileRef) -> list[Commit]:
         return self._files.fetch_records(leaf, _commit_rows())
 
-    def references(self, first_commit: int) -> Iterator[FileRef]:
-        """Every file of the tree that is on the way to this commit or a later one."""
+    def references(self, epoch: int) -> Iterator[FileRef]:
+        """Every file of the tree that was staged in this gc epoch or a later one. What is below a node was staged
+        before it, or with it: so nodes of earlier epochs are not read."""
         yield from self._spine
-        yield from self._references(self._top, first_commit)
+        yield from self._references(self._top, epoch)
 
-    def _references(self, rows: list[IndexRow], first_commit: int) -> Iterator[FileRef]:
-        for row in self._from(rows, lambda row: row.first_commit, first_commit):
+    def _references(self, rows: list[IndexRow], epoch: int) -> Iterator[FileRef]:
+        for row in self._from(rows, lambda row: row.ledger, self._first):
+            if row.file.epoch < epoch:
+                continue
             if row.level > 0:
                 yield row.file
-                yield from self._references(self._rows(row.file), first_commit)
+                yield from self._references(self._rows(row.file), epoch)
             elif row.ledger >= self._first:
                 yield row.file
 
