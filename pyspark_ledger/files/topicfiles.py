@@ -9,11 +9,13 @@ import builtins
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from operator import itemgetter
 from types import UnionType
 from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pat
 import xxhash
 
@@ -79,12 +81,34 @@ class RowCodec(Generic[T]):
                 values[number] = load(values[number])
         return self._kind(*values)
 
+    def load_all(self, columns: dict[str, pa.Array], count: int) -> list[T]:
+        """As many records at once, column by column: a leaf of the index has a thousand, and whoever plans a read needs
+        all of them."""
+        if not count:
+            return []
+        if not columns.keys() >= self._columns.keys():
+            names = list(columns)
+            rows = zip(*(column.to_pylist() for column in columns.values()), strict=True)
+            return [self.load(dict(zip(names, row, strict=True))) for row in rows]
+        values = [column.load_all(columns[name]) for name, column in self._columns.items()]
+        return list(map(self._kind, *values))
+
     def _load_older(self, row: dict[str, Any]) -> T:
         values = {name: row[name] for name in self._names if name in row}
         for name, load in ((self._names[number], load) for number, load in self._loads):
             if values.get(name) is not None:
                 values[name] = load(values[name])
         return self._kind(**values)
+
+
+def _to_list(values: pa.Array) -> list[Any]:
+    """Most columns have the same value in all rows of a file, and then only one is made."""
+    if len(values) > 1 and not pat.is_nested(values.type):
+        distinct = values.unique()
+        if len(distinct) == 1:
+            return [distinct[0].as_py()] * len(values)
+    found: list[Any] = values.to_pylist()
+    return found
 
 
 def _only(name: str) -> _Convert:
@@ -98,6 +122,27 @@ class _Column(NamedTuple):
     load: _Convert | None = None
     rows: RowCodec[Any] | None = None  # of the records in it, or in its lists
     optional: bool = False
+
+    def load_all(self, values: pa.Array) -> list[Any]:
+        if self.rows is None:
+            found = _to_list(values)
+            return found if self.load is None else [None if each is None else self.load(each) for each in found]
+        if pat.is_list(values.type):
+            records = iter(self._records(values.flatten()))
+            lengths = pc.list_value_length(values).to_pylist()
+            return [None if length is None else tuple(islice(records, length)) for length in lengths]
+        return self._records(values)
+
+    def _records(self, structs: pa.StructArray) -> list[Any]:
+        assert self.rows is not None
+        if structs.null_count == len(structs):
+            return [None] * len(structs)
+        names = [field.name for field in structs.type]
+        records = self.rows.load_all(dict(zip(names, structs.flatten(), strict=True)), len(structs))
+        if not structs.null_count:
+            return records
+        there = structs.is_valid().to_pylist()
+        return [record if is_there else None for record, is_there in zip(records, there, strict=True)]
 
     def check(self, where: str, values: pa.Array, absent: int = 0) -> None:
         """``absent`` of the values have no record that they could belong to."""
@@ -194,7 +239,8 @@ class TopicFiles:
 
         def records(table: pa.Table) -> list[T]:
             codec.check(table)
-            return [codec.load(row) for row in table.to_pylist()]
+            columns = {name: one_array(table[name]) for name in table.schema.names}
+            return codec.load_all(columns, table.num_rows)
 
         return self._remember(ref, codec, lambda ref: self.fetch_as(ref, records))
 

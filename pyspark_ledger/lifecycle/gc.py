@@ -321,7 +321,7 @@ def _check_not_overtaken(log: Log, view: View) -> None:
 def references(log: Log, view: View, floor: int = 0, first_commit: int = 0) -> Iterator[FileRef]:
     """Every file that is named, or was when the epoch began; of those that were staged in epochs from ``floor`` on, and
     are named by commits from ``first_commit`` on. Of rewritten ledgers before that, only what is going."""
-    yield from _named_by_the_log(log, view, first_commit)
+    yield from _named_by_the_log(log, view, floor, first_commit)
     yield from (*_replaceable(log, view.head), *view.head.gc_kept)
     for each in going.fetch(log.files, view.head):
         yield each.file
@@ -335,9 +335,9 @@ def references(log: Log, view: View, floor: int = 0, first_commit: int = 0) -> I
             yield from _if_there(compacted.files_of, log.files, generation.manifest)
 
 
-def _named_by_the_log(log: Log, view: View, first_commit: int) -> Iterator[FileRef]:
+def _named_by_the_log(log: Log, view: View, floor: int, first_commit: int) -> Iterator[FileRef]:
     index = log.index(view, planned=True)
-    yield from index.references(first_commit)
+    yield from index.references(floor)
     if first_commit < view.head.ledger_first_commit:
         for leaf in index.leaves(lambda row: row.first_commit, first_commit):
             for commit in index.commits(leaf):

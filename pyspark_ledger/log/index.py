@@ -105,20 +105,21 @@ class Index:
     def commits_in(self, leaf: FileRef) -> list[Commit]:
         return self._files.fetch_records(leaf, _commit_rows())
 
-    def references(self, first_commit: int) -> Iterator[FileRef]:
-        """Every node of the tree, and the leaves from the one with this commit on. The nodes that list leaves, a
-        thousand each, are not read for that before the commit: so this costs little, however long the log is."""
+    def references(self, epoch: int) -> Iterator[FileRef]:
+        """Every file of the tree that was staged in this gc epoch or a later one. What is below a node was staged
+        before it, or with it: so nodes of earlier epochs are not read."""
         yield from self._spine
-        yield from self._nodes(self._top)
-        for leaf in self.leaves(lambda row: row.first_commit, first_commit):
-            yield leaf.file
+        yield from self._references(self._top, epoch)
 
-    def _nodes(self, rows: list[IndexRow]) -> Iterator[FileRef]:
+    def _references(self, rows: list[IndexRow], epoch: int) -> Iterator[FileRef]:
         for row in self._from(rows, lambda row: row.ledger, self._first):
+            if row.file.epoch < epoch:
+                continue
             if row.level > 0:
                 yield row.file
-            if row.level > 1:
-                yield from self._nodes(self._rows(row.file))
+                yield from self._references(self._rows(row.file), epoch)
+            elif row.ledger >= self._first:
+                yield row.file
 
     def given_up(self, first: int, end: int) -> Iterator[IndexRow]:
         """The leaves of the ledgers in [first, end), and each node right after the last leaf in it, if that is among

@@ -497,3 +497,16 @@ def test_a_rollback_that_is_noticed_while_gc_works_stops_it_I18(world):
     with pytest.raises(DataLoss, match="LEDGER_SET_BACK"):
         gc.collect(log)
     assert epoch(world) == 0
+
+
+@pytest.mark.parametrize("every", [2, 3, 5, 7])
+def test_nodes_of_every_level_of_the_index_stay_whenever_gc_runs_I12(tmp_path, every):
+    """A seal stages nodes above the lowest that do not contain the ledger that it seals."""
+    world = World(tmp_path, replace(EAGER, commits_per_ledger=1, index_fanout=2))
+    for number in range(40):
+        append(world.log(), number)
+        if number % every == 0:
+            gc.collect(world.log(), thorough=False)
+    for _ in range(3):
+        gc.collect(world.log(), thorough=False)
+    assert world.read() == list(range(40))
