@@ -410,7 +410,7 @@ class LedgerClient:
 
     def trim(self, topic: str, *, before: PlaceLike | None = None, dry_run: bool = False) -> retention.Trimmed:
         """Gives up the oldest ledgers of a topic, as its policies say, except for those that a subscription has not
-        passed or the newest compaction needs. The files are deleted by :meth:`gc`, one to three days later.
+        passed or the newest compaction needs. The files are deleted by :meth:`gc`, two to three days later.
 
         :param before: give up the ledgers that end before this place instead; a place as for :meth:`reader`.
         :param dry_run: only tell what would be given up.

@@ -38,7 +38,7 @@ _SHOWN_FILES = 20
 def trim(session: Session, topic: str, before: Place | None, dry_run: bool, yes: bool) -> None:
     """Give up the oldest ledgers of TOPIC, as its policies say.
 
-    What a subscription has not passed, or the newest compaction needs, stays. The files go with gc, one to three days
+    What a subscription has not passed, or the newest compaction needs, stays. The files go with gc, two to three days
     later."""
     with session.client() as client:
         if before is not None and not dry_run:

@@ -1,1 +1,2 @@
-"""What keeps a topic healthy over the years: garbage collection, and the upgrade of a namespace to a new format."""
+"""What keeps topics healthy over the years: retention, garbage collection, rewriting small files, what becomes of idle
+subscriptions, and maintenance that does all of it; also repair after a rollback, and the upgrade of a namespace."""

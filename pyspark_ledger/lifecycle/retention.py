@@ -50,7 +50,7 @@ class Trimmed:
         begin: where the topic begins after that.
         ledgers: how many numbers of ledgers that were: all have one, and after a repair some are left out.
         records: how many records.
-        bytes: how many stored bytes. Their files are deleted one to three days later, by gc.
+        bytes: how many stored bytes. Their files are deleted two to three days later, by gc.
         why: in a sentence, why that is all.
         holds: who holds back how much more.
     """

@@ -93,6 +93,22 @@ def test_the_page_of_the_command_line_shows_every_command():
             assert any(line[: len(path)] == path for line in shown), path
 
 
+def test_every_command_in_the_docs_is_one_that_the_command_line_takes(tmp_path, monkeypatch):
+    """Those on lines of their own; of a pipe the first."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("orders.csv", "orders.jsonl"):  # must be there to be written
+        (tmp_path / name).touch()
+    shown = {line for text in TEXTS.values() for line in re.findall(r"^ *pyspark-ledger (.*)$", text, re.M)}
+    assert len(shown) > 50
+    for line in sorted(shown):
+        group, context = main, click.Context(main)
+        words = shlex.split(line.partition(" | ")[0], comments=True)
+        while isinstance(group, click.Group):
+            name, group, words = group.resolve_command(context, words)
+            context = click.Context(group, parent=context, info_name=name)
+        group.parse_args(context, words)  # raises if it does not know an option, or a value does not fit
+
+
 def test_the_kafka_guide_has_every_option_of_kafkas_source_and_sink():
     table = rows(page("kafka.md"), "Kafka's option")
     named = {name for cells in table for name in re.findall(r"`([^`]+)`", cells[0])}
