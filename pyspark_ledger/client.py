@@ -395,7 +395,8 @@ class LedgerClient:
         :param backlog_action: what happens to a subscription that is over its quota: ``hold`` (only an alarm), or
             ``evict``: it loses what retention would give up.
         :param expire_subscriptions_after: subscriptions that nobody uses for longer are deleted; None: never.
-        :param compact_after_bytes: maintenance compacts the topic when so many bytes were written since; None: never.
+        :param compact_after_bytes: maintenance compacts the topic when so many bytes were written since, and before it
+            is trimmed for the first time; None: never. Only for topics with a key.
         :param rewrite_below_bytes: maintenance rewrites ledgers whose files are smaller on average; None: never.
         :raises InvalidInput: a value that cannot be; nothing was changed.
 

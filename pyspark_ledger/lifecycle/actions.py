@@ -19,6 +19,7 @@ from pyspark_ledger.log import scan, seal, trimmed
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.port import CondemnedsKey
+from pyspark_ledger.metadata.records import Head, Policies
 from pyspark_ledger.metadata.wallclock import believable_ms
 
 logger = logging.getLogger(__name__)
@@ -72,16 +73,16 @@ def _seal(log: Log, _pace: Pace) -> Done:
     return Done({"ledgers": seal.seal(log).head.ledger - before})
 
 
-def _can_trim(seen: Seen, namespace: OpenNamespace) -> bool:
-    """A topic that is about to be compacted for the first time waits for that: after it the last record of each key is
-    kept, whatever is given up."""
+def _can_trim(seen: Seen, _namespace: OpenNamespace) -> bool:
     head, policies = seen.head.record, seen.policies.record
-    if seen.topic.key and head.generation is None and _can_compact(seen, namespace):
-        return False
     return bool(policies.retention_ms or policies.retention_bytes) and head.ledger > trimmed.begin(head).ledger
 
 
 def _trim(log: Log, _pace: Pace) -> Done:
+    if _is_compacted_first(log.refresh(sync=True).head, log.policies().record):
+        if _is_past_retention(log):
+            return Done(warning="nothing is given up before the topic was compacted for the first time", about="first")
+        return Done()
     done, policies = retention.trim(log), log.policies().record
     numbers = {"ledgers": done.ledgers, "records": done.records, "bytes": done.bytes}
     if done.holds:  # they may pass at any time
@@ -90,17 +91,31 @@ def _trim(log: Log, _pace: Pace) -> Done:
     return Done(numbers, retention.next_ms(log, log.view(), policies))
 
 
+def _is_compacted_first(head: Head, policies: Policies) -> bool:
+    """A topic that is to be compacted, and never was, is not trimmed before that, however little was written to it:
+    after it the last record of each key is kept, whatever is given up."""
+    return policies.compact_after_bytes > 0 and head.generation is None
+
+
+def _is_past_retention(log: Log) -> bool:
+    """Whether retention would give up a ledger, if nobody held it back."""
+    view = log.view()
+    return retention.wanted(log, view, log.policies().record) > trimmed.begin(view.head).ledger
+
+
 def _trimmed_by(seen: Seen) -> object:
     head, policies = seen.head.record, seen.policies
-    return head.ledger, head.trim, policies.version, head.bytes if policies.record.retention_bytes else 0
+    size = head.bytes if policies.record.retention_bytes else 0
+    return head.ledger, head.trim, policies.version, size, head.generation is None
 
 
 # -- files ----------------------------------------------------------------------------------------------------------
 
 
 def _can_collect(seen: Seen, namespace: OpenNamespace) -> bool:
+    """An epoch that seems to begin in the future is mended by a run, too."""
     graces = namespace.limits.gc_quiet_graces if _is_quiet(seen) else 1
-    return namespace.metadata.now_ms() - seen.gc.modified_ms >= graces * namespace.limits.gc_grace_ms
+    return not 0 <= namespace.metadata.now_ms() - seen.gc.modified_ms < graces * namespace.limits.gc_grace_ms
 
 
 def _is_quiet(seen: Seen) -> bool:
@@ -115,16 +130,20 @@ def _collect(log: Log, pace: Pace) -> Done:
     return Done({"files": gc.collect(log, progress=pace.step).deleted})
 
 
-def _can_compact(seen: Seen, _namespace: OpenNamespace) -> bool:
-    after = seen.policies.record.compact_after_bytes
-    return 0 < after <= seen.head.record.bytes
+def _can_compact(seen: Seen, namespace: OpenNamespace) -> bool:
+    head, policies = seen.head.record, seen.policies.record
+    if _is_compacted_first(head, policies) and _can_trim(seen, namespace):
+        return True
+    return 0 < policies.compact_after_bytes <= head.bytes
 
 
 def _compact(log: Log, pace: Pace) -> Done:
     view, last = log.refresh(sync=True), log.view().head.generation
     new = view.head.bytes - (scan.bytes_before(log, view, last.horizon) if last is not None else 0)
-    if new < log.policies().record.compact_after_bytes:
-        return Done(again_ms=None)
+    policies = log.policies().record
+    trim_waits = _is_compacted_first(view.head, policies) and _is_past_retention(log)
+    if new < policies.compact_after_bytes and not trim_waits:
+        return Done(again_ms=retention.next_ms(log, view, policies) if last is None else None)
     rows = view.head.records - (last.read - last.records if last is not None else 0)
     read = new + (last.bytes if last is not None else 0)
     generation = compact(log, pace.of_rows(read / max(1, rows)))

@@ -86,8 +86,8 @@ def collect(
     deletion = _Deletion(log, dry_run, progress)
     judged = _Judged.of(log, view.head, node.record, thorough)
     next_epoch = _NextEpoch(log)
-    next_epoch.head_after(view.head)  # reads what it needs: a disk that fails then has changed nothing yet
     try:
+        next_epoch.head_after(view.head)  # reads what it needs: a disk that fails then has changed nothing yet
         _delete_replaced(log, view, deletion)
         _delete_old_generations(log, view.head, deletion)
         _delete_given_up(log, view.head, deletion)

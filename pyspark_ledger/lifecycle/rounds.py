@@ -101,6 +101,8 @@ class Rounds:
         there = {_NAMESPACE}
         for first in self._look.all():
             there.add(first.topic.name)
+            if self._failures.succeeded(_LOOK, first.topic.name):
+                logger.info("works again action=%s topic=%s", _LOOK, first.topic.name)
             seen: Seen | None = first
             for action in actions:
                 if seen is None:

@@ -61,6 +61,13 @@ def change(log: Log, changes: Changes) -> Policies:
     """Changes a topic's policies. Commits that were decided by the old ones are refused, because they check the node's
     version."""
 
+    if not log.topic.key and changes.compact_after_bytes not in (UNCHANGED, None):
+        raise InvalidInput(
+            f"compact_after_bytes: topic '{log.topic.name}' has no key, so it cannot be compacted. A topic gets its "
+            "key when it is made",
+            "LEDGER_INVALID_POLICY",
+        )
+
     def edit(policies: Policies) -> Policies | None:
         wanted = _changed(policies, changes)
         return None if wanted == policies else wanted

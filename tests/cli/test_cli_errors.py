@@ -39,6 +39,7 @@ BAD = {
     "topics compact nope": "LEDGER_TOPIC_NOT_FOUND",
     "topics config get nope": "LEDGER_TOPIC_NOT_FOUND",
     "topics config set orders --snapshot-commits -5": "LEDGER_INVALID_POLICY",
+    "topics config set orders --compact-after 1GB": "LEDGER_INVALID_POLICY",  # it has no key
     "cursors list nope": "LEDGER_TOPIC_NOT_FOUND",
     "cursors create orders a/b": "LEDGER_INVALID_SUBSCRIPTION_NAME",
     "cursors describe orders nope": "LEDGER_CURSOR_NOT_FOUND",

@@ -13,7 +13,7 @@ from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.base.clock import SYSTEM_CLOCK
 from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import Conflict, DataLoss, NotFound
-from pyspark_ledger.lifecycle import gc
+from pyspark_ledger.lifecycle import gc, rewriting
 from pyspark_ledger.log import topics
 from pyspark_ledger.log.index import Index
 from pyspark_ledger.log.log import Log
@@ -23,6 +23,7 @@ from pyspark_ledger.metadata.records import SetBack
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults, MemoryMetadata
 from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
+from tests.support.lifecycle import act_before
 from tests.support.rollback import restore, snapshot
 from tests.support.worlds import EAGER, SCHEMA, SMALL, World, append, stage
 
@@ -524,3 +525,16 @@ def test_nodes_of_every_level_of_the_index_stay_whenever_gc_runs_I12(tmp_path, e
     for _ in range(3):
         gc.collect(world.log(), thorough=False)
     assert world.read() == list(range(40))
+
+
+@pytest.mark.parametrize("step", range(1, 12))
+def test_a_run_that_was_paused_for_days_says_so_and_not_that_a_file_is_lost(world, step):
+    """Others have deleted what it was still to read: the lists of what is kept for a while, for example."""
+    for number in range(9):
+        append(world.log(), number)
+    rewriting.rewrite(world.log())
+    log = world.log()
+    act_before(log, step, lambda: [gc.collect(world.log()) for _ in range(4)])
+    with suppress(Conflict):
+        gc.collect(log)
+    assert world.read() == list(range(9))

@@ -18,7 +18,7 @@ from pyspark_ledger.lifecycle.actions import ACTIONS, Action, Done, NamespaceAct
 from pyspark_ledger.lifecycle.maintenance import Maintenance
 from pyspark_ledger.lifecycle.rounds import Stopped
 from pyspark_ledger.log.namespace import OpenNamespace
-from pyspark_ledger.metadata.port import CondemnedsKey, HeadKey, MaintainerKey, RootKey, TopicKey
+from pyspark_ledger.metadata.port import CondemnedsKey, GcKey, HeadKey, MaintainerKey, Put, RootKey, TopicKey
 from pyspark_ledger.metadata.records import SetBack
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults, MemoryMetadata, MemoryServer
@@ -119,6 +119,30 @@ def test_a_topic_is_compacted_when_enough_was_written_since(space):
     space.write("t", range(9, 12))
     space.run(maintainer, 200)
     assert (space.head("t").generation.number, space.head("t").generation.read) == (2, 12)
+
+
+def test_a_small_topic_is_compacted_before_it_is_trimmed_for_the_first_time_I9(space):
+    """However little was written to it: otherwise the state of keys that are seldom written would be lost."""
+    space.write("t", range(2))
+    space.client.set_policies("t", retention_age=timedelta(days=2), compact_after_bytes=1 << 30)
+    maintainer = space.maintainer()
+    space.run(maintainer, DAY)
+    assert (space.head("t").generation, space.head("t").trim) == (None, None)  # nothing is old enough
+    space.run(maintainer, 2 * DAY)
+    assert (space.head("t").generation.read, space.head("t").trim.records) == (2, 2)
+    compacted = space.client.reader("t", end="latest", compacted=True)
+    assert {record["k"]: record["v"] for record in compacted} == {"0": 0, "1": 1}
+
+
+def test_who_trims_and_does_not_compact_says_why_nothing_is_given_up(space, caplog):
+    space.write("t", range(6))
+    space.client.set_policies("t", retention_age=timedelta(hours=1), compact_after_bytes=1 << 30)
+    space.clock.sleep(DAY)
+    space.run(space.maintainer(*(each for each in ACTIONS if each.name == "trim")), DAY)
+    assert space.head("t").trim is None
+    assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
+        "topic=t action=trim: nothing is given up before the topic was compacted for the first time"
+    ]
 
 
 def test_small_files_are_joined_if_the_topic_says_so_and_left_alone_then(space, monkeypatch):
@@ -517,3 +541,33 @@ def test_gc_says_nothing_and_does_nothing_before_it_is_time(space, monkeypatch):
     monkeypatch.setattr(gc, "collect", lambda *_, **__: pytest.fail("it was not due"))
     space.run(space.maintainer(), 3 * HOUR)
     assert space.namespace().metadata.read(HeadKey(space.client.topic("t").uuid)) is not None
+
+
+def test_an_epoch_that_begins_in_the_future_is_mended(space):
+    """ZooKeeper's clock was ahead for a while: gc does not wait until it is there again."""
+    space.write("t", range(1))
+    key = GcKey(space.client.topic("t").uuid)
+    metadata = space.namespace().metadata
+    ahead, space.clock.now_ms = space.clock.now_ms, lambda: ahead() + int(100 * DAY * 1000)
+    node = metadata.read(key)
+    metadata.transact([Put(key, node.record, node.version)])
+    space.clock.now_ms = ahead
+    maintainer = space.maintainer()
+    space.run(maintainer, HOUR)
+    space.run(maintainer, 2 * DAY)
+    assert space.head("t").gc_epoch > 0
+
+
+def test_a_topic_that_can_be_read_again_fails_no_more(space, monkeypatch):
+    space.write("t", range(1))
+    maintainer = space.maintainer()
+    with monkeypatch.context() as patched:
+        patched.setattr("pyspark_ledger.lifecycle.looking.Look._page", damaged)
+        space.run(maintainer, 200)
+    assert maintainer.stats["look"].failing == 1
+    space.run(maintainer, 200)
+    assert maintainer.stats["look"].failing == 0
+
+
+def damaged(*_: object) -> None:
+    raise CorruptData("a node is damaged")
