@@ -253,4 +253,54 @@ GUARDS = [
         why="A token of another topic is a mistake, and is told (I11).",
         tests=("tokens/test_tokens.py::test_tokens_of_another_topic_and_texts_are_errors",),
     ),
+    Guard(
+        "tokens/what-a-group-has-never-seen",
+        "tokens/groups.py",
+        "if position < self._record.began or not self._has_consumed",
+        instead="if not self._has_consumed",
+        why="A token that was given up before the group was made is no duplicate (I11, I14).",
+        tests=(
+            "lifecycle/test_retention.py::test_a_token_that_a_late_group_cannot_have_seen_is_data_loss_and_no_duplicate_I11",
+        ),
+    ),
+    Guard(
+        "tokens/what-a-group-has-not-consumed",
+        "tokens/groups.py",
+        "if position < self._record.began or not self._has_consumed(self._record.first_token, head.trim.tokens):",
+        instead="if position < self._record.began:",
+        why="A token that may not have been consumed before its record went is no duplicate (I11, I14).",
+        tests=(
+            "lifecycle/test_retention.py::test_whether_a_token_was_consumed_before_its_record_went_is_not_guessed_I11",
+        ),
+    ),
+    Guard(
+        "tokens/since-the-group-was-made",
+        "tokens/groups.py",
+        "not self._has_consumed(self._record.first_token, head.trim.tokens)",
+        instead="not self._has_consumed(0, head.trim.tokens)",
+        why="A group answers for what was given up since it was made, and for no more (I11).",
+        tests=(
+            "lifecycle/test_retention.py::test_a_group_answers_for_what_was_given_up_since_it_was_made_and_for_no_more_I11",
+        ),
+    ),
+    Guard(
+        "tokens/a-new-group-sets-the-guard",
+        "tokens/groups.py",
+        "first_token=first_token), [guard]",
+        instead="first_token=first_token), []",
+        why="Where a group began is true, also if ledgers are given up while it is made (I11, I15).",
+        tests=(
+            "lifecycle/test_retention.py::test_a_group_that_is_made_while_ledgers_are_given_up_knows_where_it_began_I11_I15",
+        ),
+    ),
+    Guard(
+        "tokens/the-guard-before-the-head",
+        "tokens/groups.py",
+        "    guard = log.retention_guard()\n    head = log.refresh(sync=True).head\n",
+        instead="    head = log.refresh(sync=True).head\n    guard = log.retention_guard()\n",
+        why="Where a group began is true, also if ledgers are given up while it is made (I11, I15).",
+        tests=(
+            "lifecycle/test_retention.py::test_a_group_that_is_made_while_ledgers_are_given_up_knows_where_it_began_I11_I15",
+        ),
+    ),
 ]
