@@ -1,7 +1,21 @@
 """Every guard of the protocols, and the tests that notice when it is not there. ``make guards`` takes out one after the
 other; CONTRIBUTING.md says how to add one."""
 
-from tests.guards import append, compaction, cursors, datasource, dedup, files, lifecycle, log, metadata, outbox, tokens
+from tests.guards import (
+    append,
+    compaction,
+    cursors,
+    datasource,
+    dedup,
+    files,
+    lifecycle,
+    log,
+    metadata,
+    outbox,
+    retention,
+    rewriting,
+    tokens,
+)
 
 GUARDS = [
     *append.GUARDS,
@@ -14,5 +28,7 @@ GUARDS = [
     *log.GUARDS,
     *metadata.GUARDS,
     *outbox.GUARDS,
+    *retention.GUARDS,
+    *rewriting.GUARDS,
     *tokens.GUARDS,
 ]

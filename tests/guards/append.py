@@ -70,8 +70,8 @@ GUARDS = [
     Guard(
         "append/nothing-until-the-repair",
         "append/append.py",
-        ("log.check_not_set_back(head)\n    check_epochs"),
-        instead="check_epochs",
+        "log.check_not_set_back(head)\n    check_not_terminated",
+        instead="check_not_terminated",
         why="After a rollback nobody writes before somebody has decided how to go on (I18).",
         tests=("lifecycle/test_gc.py::test_a_refused_run_changes_nothing_so_that_the_next_one_is_refused_too_I18",),
     ),
@@ -271,6 +271,52 @@ GUARDS = [
         why="A producer whose ids another has used must stop, and not be told that its records are duplicates (I6).",
         tests=(
             "append/test_producer.py::test_two_producers_that_number_by_themselves_under_one_name_are_told_apart_I6",
+        ),
+    ),
+    Guard(
+        "append/below-the-begin-is-unknown",
+        "append/append.py",
+        "if view.head.trim is not None and number < view.head.trim.commit:",
+        instead="if False:",
+        why="A commit that retention gave up before its answer was found is not taken for one that never was (I14).",
+        tests=(
+            "lifecycle/test_retention.py::test_a_commit_whose_answer_is_lost_and_that_is_given_up_meanwhile_is_unknown_or_known_by_its_id_I14",
+        ),
+    ),
+    Guard(
+        "append/below-the-begin-without-an-id",
+        "append/append.py",
+        "if judged_again and _is_known_by_state(prepared):",
+        instead="if judged_again:",
+        why="A batch that nobody remembers is not written twice (I5, I14).",
+        tests=(
+            "lifecycle/test_retention.py::test_a_commit_whose_answer_is_lost_and_that_is_given_up_meanwhile_is_unknown_or_known_by_its_id_I14",
+        ),
+    ),
+    Guard(
+        "append/below-the-begin-with-an-id",
+        "append/append.py",
+        "            if judged_again and _is_known_by_state(prepared):\n                return False\n",
+        instead="",
+        why="A batch that the topic's producers remember is known to be done (I5, I14).",
+        tests=("lifecycle/test_retention.py::test_the_same_with_a_sequence_id_is_known_to_be_done_I14",),
+    ),
+    Guard(
+        "append/below-the-begin-asked-later",
+        "append/append.py",
+        "if judged_again and _is_known_by_state(prepared):",
+        instead="if _is_known_by_state(prepared):",
+        why="Who does not judge the batch again is not told that it is not there (I14).",
+        tests=("lifecycle/test_retention.py::test_a_producer_that_asks_later_is_told_that_nobody_knows_I14",),
+    ),
+    Guard(
+        "append/not-after-the-end-of-the-topic",
+        "append/append.py",
+        "    check_not_terminated(head)\n    check_epochs",
+        instead="    check_epochs",
+        why="A terminated topic takes no more records (I1).",
+        tests=(
+            "lifecycle/test_retention.py::test_a_terminated_topic_takes_no_more_records_and_can_be_read_and_trimmed",
         ),
     ),
 ]

@@ -57,7 +57,7 @@ GUARDS = [
     ),
     Guard(
         "compaction/one-compactor",
-        "compaction/run.py",
+        "log/locks.py",
         ("    if other is not None:\n        since ="),
         instead=("    if False:\n        since ="),
         why="A second compactor is told at once, instead of working in vain (I6).",
@@ -65,7 +65,7 @@ GUARDS = [
     ),
     Guard(
         "compaction/the-lock-is-released",
-        "compaction/run.py",
+        "log/locks.py",
         ("        lock.release()\n"),
         instead=("        pass\n"),
         why="The next compaction can begin (I16).",

@@ -18,16 +18,16 @@ GUARDS = [
     Guard(
         "tokens/consumed-at-the-groups-version",
         "tokens/groups.py",
-        "own: Op = Create(key, self.record) if version is None else Put(key, self.record, version)",
-        instead="own: Op = Create(key, self.record) if version is None else Put(key, self.record, None)",
+        "if version is None else [Put(key, self.record, version)]",
+        instead="if version is None else [Put(key, self.record, None)]",
         why="A token is consumed at most once: who decided from an older state is refused (I11).",
         tests=("tokens/test_tokens.py::test_who_decided_from_an_older_picture_consumes_nothing_twice_I11",),
     ),
     Guard(
         "tokens/guarded-at-the-groups-version",
         "tokens/groups.py",
-        ("        return Check(self.key, self._version)\n"),
-        instead=("        return Check(self.key, None)\n"),
+        "return [Check(self.key, self._version)] if",
+        instead="return [Check(self.key, None)] if",
         why="What is stored for later dispatch counts on a token that is still there (I11).",
         tests=("outbox/test_outbox.py::test_a_copy_that_looked_before_the_token_went_does_not_begin_again_I11",),
     ),
@@ -82,8 +82,8 @@ GUARDS = [
     Guard(
         "tokens/a-block-is-guarded",
         "tokens/groups.py",
-        ("        return Check(self._key, self._node.version)\n"),
-        instead=("        return Check(self._key, None)\n"),
+        "return [Check(self._key, self._node.version)]",
+        instead="return [Check(self._key, None)]",
         why="What is stored for later dispatch counts on a token that is still there (I11).",
         tests=("outbox/test_outbox.py::test_a_minted_token_that_went_meanwhile_stores_nothing_to_dispatch_I11",),
     ),
@@ -252,5 +252,55 @@ GUARDS = [
         instead="if False:",
         why="A token of another topic is a mistake, and is told (I11).",
         tests=("tokens/test_tokens.py::test_tokens_of_another_topic_and_texts_are_errors",),
+    ),
+    Guard(
+        "tokens/what-a-group-has-never-seen",
+        "tokens/groups.py",
+        "if position < self._record.began or not self._has_consumed",
+        instead="if not self._has_consumed",
+        why="A token that was given up before the group was made is no duplicate (I11, I14).",
+        tests=(
+            "lifecycle/test_retention.py::test_a_token_that_a_late_group_cannot_have_seen_is_data_loss_and_no_duplicate_I11",
+        ),
+    ),
+    Guard(
+        "tokens/what-a-group-has-not-consumed",
+        "tokens/groups.py",
+        "if position < self._record.began or not self._has_consumed(self._record.first_token, head.trim.tokens):",
+        instead="if position < self._record.began:",
+        why="A token that may not have been consumed before its record went is no duplicate (I11, I14).",
+        tests=(
+            "lifecycle/test_retention.py::test_whether_a_token_was_consumed_before_its_record_went_is_not_guessed_I11",
+        ),
+    ),
+    Guard(
+        "tokens/since-the-group-was-made",
+        "tokens/groups.py",
+        "not self._has_consumed(self._record.first_token, head.trim.tokens)",
+        instead="not self._has_consumed(0, head.trim.tokens)",
+        why="A group answers for what was given up since it was made, and for no more (I11).",
+        tests=(
+            "lifecycle/test_retention.py::test_a_group_answers_for_what_was_given_up_since_it_was_made_and_for_no_more_I11",
+        ),
+    ),
+    Guard(
+        "tokens/a-new-group-sets-the-guard",
+        "tokens/groups.py",
+        "first_token=first_token), [guard]",
+        instead="first_token=first_token), []",
+        why="Where a group began is true, also if ledgers are given up while it is made (I11, I15).",
+        tests=(
+            "lifecycle/test_retention.py::test_a_group_that_is_made_while_ledgers_are_given_up_knows_where_it_began_I11_I15",
+        ),
+    ),
+    Guard(
+        "tokens/the-guard-before-the-head",
+        "tokens/groups.py",
+        "    guard = log.retention_guard()\n    head = log.refresh(sync=True).head\n",
+        instead="    head = log.refresh(sync=True).head\n    guard = log.retention_guard()\n",
+        why="Where a group began is true, also if ledgers are given up while it is made (I11, I15).",
+        tests=(
+            "lifecycle/test_retention.py::test_a_group_that_is_made_while_ledgers_are_given_up_knows_where_it_began_I11_I15",
+        ),
     ),
 ]
