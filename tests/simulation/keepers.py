@@ -55,8 +55,8 @@ class Trimmer(Process):
 
 
 class Rewriter(Process):
-    """One of two. Puts the entries of every ledger that is sealed into one file. As of the compactors, the second is refused
-    while the first is at work."""
+    """One of two. Puts the entries of every ledger that is sealed into one file. As of the compactors, the second is
+    refused while the first is at work."""
 
     thinks_s = 2.0
 

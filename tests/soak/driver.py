@@ -67,7 +67,7 @@ class Query:
     def start(self, spark: SparkSession) -> None:
         tap = Tap(
             self.world, self.life, self.source, self.sink, self.subscription,
-            "readCompacted" in self.read, "tokenColumn" in self.write,
+            "readCompacted" in self.read, "tokenColumn" in self.write, is_first=self.life == self.name,
         )  # fmt: skip
         common = {"zookeeper": self.world.zookeeper}
         read = common | {"includeMetadata": "true", "maxRowsPerTrigger": "300", "minPartitions": "2"} | self.read
@@ -78,15 +78,33 @@ class Query:
 
     def failed(self, text: str) -> None:
         """Notes what it was told, and prepares the next start."""
-        codes = [code for code in CODE.findall(text) if code in EXPECTED]
         lines = [line for line in text.splitlines() if CODE.search(line)]
         print(f"{time.monotonic():.1f} {self.life} told {lines[0] if lines else text}", flush=True)
-        if not codes:
+        if not self.goes_on_after(CODE.findall(text)):
             raise SystemExit(f"{self.life} failed by something unexpected: {text}")
 
+    def goes_on_after(self, codes: list[str]) -> bool:
+        return any(code in EXPECTED for code in codes)
 
-class Copy(Query):
-    """No subscription: every record once, in order."""
+
+class BeginsAnew(Query):
+    """One that is away for so long that something is gone is told so, and begins with a new checkpoint."""
+
+    @property
+    def life(self) -> str:
+        file = self.world.path("state", self.name)
+        return f"{self.name}{file.read_text()}" if file.exists() else self.name
+
+    def goes_on_after(self, codes: list[str]) -> bool:
+        if not any(code in NEW_CHECKPOINT for code in codes):
+            return super().goes_on_after(codes)
+        file = self.world.path("state", self.name)
+        note(file, int(file.read_text()) + 1 if file.exists() else 2)
+        return True
+
+
+class Copy(BeginsAnew):
+    """No subscription, so that nothing is held back for it: every record that it does not miss once, in order."""
 
 
 class Follow(Query):
@@ -95,25 +113,11 @@ class Follow(Query):
     read: ClassVar = {"subscription": FOLLOW}
 
 
-class Latest(Query):
-    """The state of every key, and its changes. If it is away for so long that it would miss a deletion, it is told so,
-    and begins anew."""
+class Latest(BeginsAnew):
+    """The state of every key, and its changes. It begins anew if it would miss a deletion."""
 
     sink = STATES
     read: ClassVar = {"readCompacted": "true"}
-
-    @property
-    def life(self) -> str:
-        file = self.world.path("state", self.name)
-        return f"{self.name}{file.read_text()}" if file.exists() else self.name
-
-    def failed(self, text: str) -> None:
-        if any(code in NEW_CHECKPOINT for code in CODE.findall(text)):
-            print(f"{time.monotonic():.1f} {self.life} begins anew: {text.splitlines()[0]}", flush=True)
-            file = self.world.path("state", self.name)
-            note(file, int(file.read_text()) + 1 if file.exists() else 2)
-            return
-        super().failed(text)
 
 
 class Bill(Query):
