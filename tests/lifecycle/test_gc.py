@@ -491,6 +491,13 @@ def test_an_epoch_whose_birth_was_written_anew_meanwhile_is_not_raised_I12(slow_
     assert gc.collect(log).epoch == epoch(world) == 0
 
 
+def test_a_gc_that_paused_does_not_raise_an_epoch_that_it_has_not_judged_I12(slow_world):
+    log, clock = slow_world.log(), slow_world.clock
+    clock.sleep(GRACE_S)
+    before_it_writes(log, lambda: (gc.collect(slow_world.log()), clock.sleep(GRACE_S)))
+    assert gc.collect(log).epoch == epoch(slow_world) == 1
+
+
 def test_a_rollback_that_is_noticed_while_gc_works_stops_it_I18(world):
     log, noted = world.log(), SetBack(1, "somebody", "its head is older than it was before")
     before_it_writes(log, lambda: world.log().change_head(lambda head: replace(head, set_back=noted), "a note"))

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from pyspark_ledger.append import append as protocol
-from pyspark_ledger.append.admission import StagedBatch
+from pyspark_ledger.append.admission import ByBatchId, StagedBatch
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.compaction.run import compact
 from pyspark_ledger.cursors.handle import CursorHandle
@@ -20,6 +20,7 @@ from pyspark_ledger.lifecycle.termination import terminate
 from pyspark_ledger.log import places, policies, scan
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.reader import Reader
+from pyspark_ledger.metadata.port import RetentionKey, TokenGroupKey
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.tokens import Tokens
@@ -164,6 +165,57 @@ def test_who_comes_while_ledgers_are_given_up_finds_what_it_counts_on_or_the_lat
     assert 8 < step < 39
 
 
+@pytest.mark.parametrize("comes", ["a new one", "a reset"])
+def test_who_is_there_when_the_guard_is_read_is_seen_whichever_server_answers_I15(world, comes):
+    write(world, range(18), HOUR)
+    keep(world, retention_age=timedelta(hours=7))
+    if comes == "a reset":
+        CursorNode(world.log(), "old").ensure("latest")
+    come(world, comes)
+    faults = Faults()
+    log = world.log(faults)
+    read = log.metadata.read
+
+    def behind_from_then_on(key, *hint):
+        found = read(key, *hint)
+        if isinstance(key, RetentionKey):
+            faults.next_read("missing")
+        return found
+
+    log.metadata.read = behind_from_then_on
+    assert retention.trim(log).ledgers == 0
+
+
+def test_policies_that_change_meanwhile_count_I15(world):
+    write(world, range(18), HOUR)
+    keep(world, retention_age=timedelta(hours=7))
+    log = world.log()
+    transact = log.metadata.transact
+
+    def keep_everything_first(ops):
+        log.metadata.transact = transact
+        keep(world, retention_age=None)
+        transact(ops)
+
+    log.metadata.transact = keep_everything_first
+    assert retention.trim(log).ledgers == 0
+    assert world.read() == list(range(18))
+
+
+@pytest.mark.parametrize("ahead", ["this machine's", "ZooKeeper's"])
+def test_a_clock_that_is_ahead_gives_up_nothing_that_is_not_old(world, ahead):
+    write(world, range(18))
+    keep(world, retention_age=timedelta(hours=1))
+    log = world.log()
+    now = world.clock.now_ms()
+    if ahead == "ZooKeeper's":
+        log.clock = SeededClock(2, now)
+        world.clock.sleep(1000 * HOUR)
+    else:
+        log.clock = SeededClock(2, now + 1000 * HOUR * 1000)
+    assert retention.trim(log).ledgers == 0
+
+
 def come(world: World, how: str) -> None:
     if how == "a reset":
         CursorHandle(world.log(), "old").reset("earliest")
@@ -223,8 +275,11 @@ def test_who_has_read_to_the_end_of_what_was_given_up_has_lost_nothing(world):
     assert [record["n"] for record in Reader(world.log(), reader.position, "latest")] == list(range(8, 18))
 
 
-def test_a_batch_that_was_planned_before_can_be_read_for_the_grace_and_is_data_loss_later(world):
+@pytest.mark.parametrize("epochs", range(4))
+def test_a_batch_that_was_planned_before_can_be_read_for_the_grace_and_is_data_loss_later(world, epochs):
+    """However old the files are when their ledgers are given up."""
     write(world, range(18))
+    collect(world, epochs)
     early = world.log()
     view = early.refresh(sync=True)
     retention.trim(world.log(), before="2:0:0")
@@ -236,9 +291,23 @@ def test_a_batch_that_was_planned_before_can_be_read_for_the_grace_and_is_data_l
     assert planned() == 17
     collect(world)
     assert planned() == 17
-    collect(world, 3)
-    with pytest.raises(DataLoss, match="LEDGER_TRIMMED"):
-        planned()
+    for _ in range(3):
+        collect(world)  # the next one deletes the files, or has: nobody counts on them
+        with pytest.raises(DataLoss, match="LEDGER_TRIMMED"):
+            planned()
+
+
+def test_ranges_that_are_merged_stay_for_as_long_as_the_later_one_I12(tmp_path):
+    limits = replace(SMALL, gc_grace_ms=int(GRACE_S * 1000), pending_ranges=1)
+    world = World(tmp_path, limits, SeededClock(1))
+    write(world, range(18))
+    retention.trim(world.log(), before="1:0:0")
+    collect(world)
+    retention.trim(world.log(), before="2:0:0")
+    assert len(world.log().view().head.pending) == 1
+    collect(world)
+    log = world.log()
+    assert sum(p.rows for p in scan.slices(log, log.view(), Position(1, 0, 0), Position(2, 0, 0), planned=True)) == 4
 
 
 # -- files ----------------------------------------------------------------------------------------------------------
@@ -385,6 +454,30 @@ def test_the_same_with_a_sequence_id_is_known_to_be_done_I14(world):
     assert 7 not in world.read()
 
 
+def test_a_producer_that_asks_later_is_told_that_nobody_knows_I14(world):
+    """With an id too: only who judges the batch again learns what the topic's producers remember."""
+    write(world, range(2))
+    log = world.log()
+    log.producers()
+    sent: list[protocol.PreparedCommit | None] = []
+    transact = log.metadata.transact
+
+    def dies(ops):
+        log.metadata.transact = transact
+        transact(ops)
+        raise Crash("after it was sent")
+
+    log.metadata.transact = dies
+    batch = StagedBatch(log.clock.new_id(), (stage(log, 7),), SCHEMA, producer="p", admission=ByBatchId(BatchId(1)))
+    with pytest.raises(Crash):
+        protocol.append(log, batch, sent.append)
+    write(world, range(100, 112))
+    retention.trim(world.log(), before="2:0:0")
+    assert sent[-1] is not None
+    with pytest.raises(OutcomeUnknown, match="retention gave up that part"):
+        protocol.resolve(log, sent[-1])
+
+
 def tokens_of(world: World) -> list[str]:
     return [record.token for record in Reader(world.log(), "earliest", "latest")]
 
@@ -415,6 +508,50 @@ def test_a_token_that_was_not_consumed_before_its_record_went_is_data_loss_I11(w
     assert Tokens(world.log(), "g").consume(tokens[:2]) == [False, True]  # while the files are there, all is known
     collect(world, 4)
     assert Tokens(world.log(), "g").consume(tokens[:8]) == [False] * 8
+
+
+def test_whether_a_token_was_consumed_before_its_record_went_is_not_guessed_I11(world):
+    write(world, range(18), mints=True)
+    tokens = tokens_of(world)
+    Tokens(world.log(), "g").consume([tokens[0], *tokens[2:8]])
+    retention.trim(world.log(), before="2:0:0")
+    collect(world, 4)
+    with pytest.raises(DataLoss, match="LEDGER_TRIMMED"):
+        Tokens(world.log(), "g").consume(tokens[1:2])
+
+
+def test_a_group_answers_for_what_was_given_up_since_it_was_made_and_for_no_more_I11(world):
+    write(world, range(18), mints=True)
+    tokens = tokens_of(world)
+    retention.trim(world.log(), before="2:0:0")
+    assert all(Tokens(world.log(), "late").consume(tokens[8:16]))
+    retention.trim(world.log(), before="4:0:0")
+    collect(world, 4)
+    assert Tokens(world.log(), "late").consume(tokens[8:16]) == [False] * 8
+
+
+def test_a_group_that_is_made_while_ledgers_are_given_up_knows_where_it_began_I11_I15(tmp_path):
+    """At every step of the one the other acts."""
+    for step in range(1, 40):
+        world = World(tmp_path / str(step), SMALL, SeededClock(step))
+        write(world, range(18), mints=True)
+        token, key = tokens_of(world)[17], TokenGroupKey(world.topic.uuid, "late")
+        was_there = False
+
+        def give_up(world=world, key=key) -> None:
+            nonlocal was_there
+            was_there = world.metadata().read(key) is not None
+            retention.trim(world.log(), before="2:0:0")
+
+        log = world.log()
+        acted = act_before(log, step, give_up)
+        assert Tokens(log, "late").consume([token]) == [True]
+        group = world.metadata().read(key).record
+        expected = (Position(0, 0, 0), 0) if was_there or not acted() else (Position(2, 0, 0), 8)
+        assert (group.began, group.first_token) == expected
+        if not acted():
+            break
+    assert 5 < step < 39
 
 
 # -- the end of a topic ----------------------------------------------------------------------------------------------

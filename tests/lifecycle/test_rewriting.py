@@ -16,16 +16,16 @@ from pyspark_ledger.base.position import EARLIEST
 from pyspark_ledger.compaction.plan import state_slices
 from pyspark_ledger.compaction.run import compact
 from pyspark_ledger.dedup.batch_ids import BatchId
-from pyspark_ledger.errors import Conflict, InvalidInput
+from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput
 from pyspark_ledger.files import mask
 from pyspark_ledger.files.entryfile import EntryReader, EntryWriter
-from pyspark_ledger.lifecycle import gc, retention, rewriting
+from pyspark_ledger.lifecycle import gc, going, retention, rewriting
 from pyspark_ledger.lifecycle.rewriting import Rewritten, rewrite
 from pyspark_ledger.log import places, policies, scan, seal
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.log.rows import read_slice
 from pyspark_ledger.log.slices import LogSlice
-from pyspark_ledger.metadata.records import Entry
+from pyspark_ledger.metadata.records import Entry, SetBack
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.tokens import Tokens
@@ -290,6 +290,65 @@ def test_rewritten_twice_and_then_given_up_nothing_is_left_of_it_I12(world):
         collect(world, 1)
         assert world.read() == left
     assert_no_file_too_few_or_too_many(world)
+
+
+def test_what_was_replaced_later_is_not_deleted_with_what_was_replaced_before_I12(world):
+    """A ledger is rewritten in two epochs: the leaf in between has files of the first one that the last has not."""
+    for n in range(0, 16, 2):
+        append(world.log(), n)
+        append(world.log(), n + 1)
+        for more in (100, 200):
+            append(world.log(), *range(n * 1000 + more, n * 1000 + more + 80))
+    append(world.log(), 99)
+    seen = world.read()
+    below = min(entry.bytes for entry in entries(world) if entry.records == 80)
+    assert rewrite(world.log(), below_bytes=below).entries == 16
+    collect(world)
+    between = named(world)
+    assert rewrite(world.log(), everything=True).entries == 16
+    collect(world)
+    assert between <= world.files()  # as a batch reads that was planned in between
+    for _ in range(3):
+        collect(world)
+        assert world.read() == seen
+    assert_no_file_too_few_or_too_many(world)
+
+
+def test_what_is_replaced_while_gc_raises_the_epoch_is_kept_from_then_on_I12(world):
+    write(world, range(18))
+    log = world.log()
+    work = rewriting.plan(log, log.refresh(sync=True), 1 << 20, everything=False)
+    copied = [rewriting.copy(log.files, each, log.view().head.gc_epoch, log.clock) for each in work]
+    transact = log.metadata.transact
+
+    def raise_the_epoch_first(ops):
+        log.metadata.transact = transact
+        collect(world)
+        transact(ops)
+
+    log.metadata.transact = raise_the_epoch_first
+    rewriting.publish(log, copied)
+    head = world.log().view().head
+    assert {each.epoch for each in going.fetch(log.files, head)} == {head.gc_epoch}
+
+
+def test_nothing_is_published_after_a_rollback_was_noticed_I18(world):
+    write(world, range(18))
+    log, noted = world.log(), SetBack(1, "somebody", "its head is older than it was before")
+    work = rewriting.plan(log, log.refresh(sync=True), 1 << 20, everything=False)
+    copied = [rewriting.copy(log.files, each, log.view().head.gc_epoch, log.clock) for each in work]
+    world.log().change_head(lambda head: replace(head, set_back=noted), "a note")
+    with pytest.raises(DataLoss, match="LEDGER_SET_BACK"):
+        rewriting.publish(log, copied)
+
+
+def test_a_ledger_that_was_given_up_meanwhile_is_left_out_I12(world):
+    write(world, range(18))
+    log = world.log()
+    work = rewriting.plan(log, log.refresh(sync=True), 1 << 20, everything=False)
+    copied = [rewriting.copy(log.files, each, log.view().head.gc_epoch, log.clock) for each in work]
+    retention.trim(world.log(), before="2:0:0")
+    assert [each.before.ledger for each in rewriting.publish(log, copied)] == [2, 3]
 
 
 def test_a_node_of_the_index_outlives_the_ledger_that_it_is_named_by_I12(world):

@@ -81,12 +81,14 @@ def test_a_subscription_is_over_its_quota_by_bytes_or_by_age(world):
     assert over(world) == ["middle"]
 
 
-def test_whose_clock_is_ahead_finds_nobody_too_old(world):
+@pytest.mark.parametrize("ahead", ["this machine's", "ZooKeeper's"])
+def test_whose_clock_is_ahead_finds_nobody_too_old(world, ahead):
     write(world, range(4))
     subscribe(world, "slow")
     keep(world, backlog_quota_age=timedelta(hours=1), expire_subscriptions_after=timedelta(hours=1))
     log = world.log()
-    log.clock = _Ahead(world.clock)
+    log.clock = _Ahead(world.clock) if ahead == "this machine's" else SeededClock(2, world.clock.now_ms())
+    world.clock.sleep(365 * DAY if ahead == "ZooKeeper's" else 0)
     assert subscriptions.over_quota(log, log.view()) == []
     assert subscriptions.expire(log) == subscriptions.Expired()
 
@@ -161,6 +163,22 @@ def test_one_that_is_being_reset_is_left_alone(world):
     assert cursor(world, "slow").ordinal == 0
 
 
+def test_one_that_acknowledges_enough_just_before_keeps_its_records_I15(world, monkeypatch):
+    """It is still where retention would give up records, and holds back no more than it may."""
+    write(world, range(18), HOUR)
+    subscribe(world, "slow")
+    keep(world, retention_age=timedelta(hours=7), backlog_quota_age=timedelta(hours=14), backlog_action="evict")
+    evict = subscriptions.evict
+
+    def acknowledged_meanwhile(*arguments) -> int:
+        CursorHandle(world.log(), "slow").skip(6)
+        return evict(*arguments)
+
+    monkeypatch.setattr(subscriptions, "evict", acknowledged_meanwhile)
+    assert [each.evicted for each in subscriptions.enforce_quota(world.log())] == [0]
+    assert cursor(world, "slow").ordinal == 6
+
+
 # -- expiry ---------------------------------------------------------------------------------------------------------
 
 
@@ -209,6 +227,24 @@ def test_an_owner_that_waits_on_an_idle_topic_keeps_it_and_for_as_long_after_its
     assert subscriptions.expire(world.log()).deleted == ()
     world.clock.sleep(15 * DAY)
     assert subscriptions.expire(world.log()).deleted == ("billing",)
+
+
+def test_what_its_owner_acknowledges_while_it_is_written_anew_stays_I8(world):
+    write(world, range(4))
+    keep(world, expire_subscriptions_after=timedelta(days=30))
+    Attachment(subscribe(world, "billing")).attach()
+    world.clock.sleep(10 * DAY)
+    log = world.log()
+    transact = log.metadata.transact
+
+    def acknowledged_first(ops) -> None:
+        log.metadata.transact = transact
+        CursorHandle(world.log(), "billing").skip(2)
+        transact(ops)
+
+    log.metadata.transact = acknowledged_first
+    assert subscriptions.expire(log) == subscriptions.Expired()
+    assert cursor(world, "billing").ordinal == 2
 
 
 def test_one_that_is_being_reset_does_not_expire(world):

@@ -16,7 +16,7 @@ from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import DataLoss, InvalidInput
-from pyspark_ledger.lifecycle import gc, repair
+from pyspark_ledger.lifecycle import gc, repair, retention, subscriptions, termination
 from pyspark_ledger.log import policies, seal
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.policies import UNCHANGED
@@ -298,6 +298,10 @@ REFUSED = {
     "append": lambda log: append(log, 5),
     "seal": seal.seal,
     "gc": gc.collect,
+    "trim": retention.trim,
+    "terminate": termination.terminate,
+    "evict": subscriptions.enforce_quota,
+    "expire": subscriptions.expire,
 }
 
 

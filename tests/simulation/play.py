@@ -280,10 +280,10 @@ class Play:
         gone = [row for position, row in sorted(self.copies.get(topic, {}).items()) if position < begin]
         return (*gone, *there)
 
-    def may_have_lost(self, error: LedgerError) -> bool:
-        """Whether an error that tells of a loss tells the truth."""
+    def may_have_lost(self, process: Process, error: LedgerError) -> bool:
+        """Whether an error that tells of a loss tells the truth. What a subscription has not passed is held back."""
         if error.code == "LEDGER_TRIMMED":
-            return self.trims
+            return self.trims and not process.subscription
         return bool(self.rollbacks) and error.code in LOST_BY_ROLLBACK
 
     def may_fail(self) -> bool:
