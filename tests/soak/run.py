@@ -30,6 +30,7 @@ from tests.soak.world import (
     ORDERS,
     RETENTION,
     REWRITE_BELOW_BYTES,
+    SHORT_RETENTION,
     SUBSCRIPTIONS,
     TOPICS,
     WORK,
@@ -38,6 +39,7 @@ from tests.soak.world import (
 )
 
 START_S = 240.0  # for everybody to have done something, on a busy machine
+MAINTAINED_S = 120.0  # for ledgers to be given up, if that has not happened yet
 GO_ON_S = 240.0  # for everybody to do something again when the faults are over
 CATCH_UP_S = 240.0
 STOP_S = 60.0
@@ -77,7 +79,7 @@ class Run:
     @property
     def bound_s(self) -> float:
         """It ends within this time, whatever hangs."""
-        return self.seconds + 2 * START_S + GO_ON_S + CATCH_UP_S + 2 * STOP_S + 200
+        return self.seconds + 2 * START_S + MAINTAINED_S + GO_ON_S + CATCH_UP_S + 2 * STOP_S + 200
 
     def say(self, text: str) -> None:
         """To the console and into the folder that is kept."""
@@ -118,7 +120,8 @@ class Run:
         for topic, schema in TOPICS.items():
             client.create_topic(topic, schema, key="k" if topic == ORDERS else "")
             client.set_policies(topic, rewrite_below_bytes=REWRITE_BELOW_BYTES)
-        client.set_policies(ORDERS, retention_age=RETENTION, compact_after_bytes=COMPACT_AFTER_BYTES)
+        retention = SHORT_RETENTION if self.short else RETENTION
+        client.set_policies(ORDERS, retention_age=retention, compact_after_bytes=COMPACT_AFTER_BYTES)
         for name in SUBSCRIPTIONS:
             client.create_cursor(ORDERS, name)
         for first in (Named(world, "named-1", 0), Minter(world, "minter-1", 0)):
@@ -162,7 +165,7 @@ class Run:
     def _await_maintained(self, client: LedgerClient) -> None:
         """A run in which nothing was given up would prove little."""
         done = {"compacted": False, "given up": False, "rewritten": False}
-        deadline = time.monotonic() + GO_ON_S
+        deadline = time.monotonic() + MAINTAINED_S
         while not all(done.values()) and time.monotonic() < deadline:
             done = patiently(lambda: ending.maintained(client))
             time.sleep(0.3)

@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pyspark_ledger import lifecycle
 from pyspark_ledger.append.producer import Producer
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import LedgerClient, namespace_of
@@ -408,8 +409,8 @@ class Maintainer(Role):
     def __init__(self, world: World, name: str, start: int) -> None:
         super().__init__(world, name, start)
         self.ears = Ears()
-        logging.getLogger("pyspark_ledger").addHandler(self.ears)
-        logging.getLogger("pyspark_ledger").setLevel(logging.INFO)
+        logging.getLogger(lifecycle.__name__).addHandler(self.ears)
+        logging.getLogger(lifecycle.__name__).setLevel(logging.INFO)
 
     def open(self, client: LedgerClient) -> None:
         super().open(client)

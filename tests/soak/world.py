@@ -44,7 +44,8 @@ LIMITS = Limits(
     standby_s=0.3,
     failing_s=4.0,
 )
-RETENTION = timedelta(seconds=20)  # of 'orders'; the other topics keep everything
+RETENTION = timedelta(seconds=60)  # of 'orders'; the other topics keep everything
+SHORT_RETENTION = timedelta(seconds=20)  # of a run that does not last for much longer
 COMPACT_AFTER_BYTES = 20_000
 REWRITE_BELOW_BYTES = 1 << 20
 
