@@ -1,9 +1,9 @@
-"""Who keeps the log in order: compaction and gc; and what bad luck there is."""
+"""Who keeps the log in order: compaction, retention, rewriting and gc; and what bad luck there is."""
 
 from __future__ import annotations
 
 from pyspark_ledger.compaction import run as compaction
-from pyspark_ledger.lifecycle import gc, repair, retention
+from pyspark_ledger.lifecycle import gc, repair, retention, rewriting
 from pyspark_ledger.testing.history import CompactionSeen
 from tests.simulation.process import Process
 from tests.simulation.stage import LOG, OUT, TABLE
@@ -47,11 +47,24 @@ class Trimmer(Process):
     thinks_s = 2.0
 
     def step(self) -> None:
-        topic = self.stage.chance.choice(self.play.trimmed_topics)
+        topic = self.play.old_topic
         if topic == TABLE and self.log(TABLE).refresh(sync=True).head.generation is None:
             return
         self.play.keep_a_copy(topic)  # what is given up was written, all the same
         retention.trim(self.log(topic), before=self.play.anywhere(topic))
+
+
+class Rewriter(Process):
+    """One of two. Puts the entries of every ledger that is sealed into one file. As of the compactors, the second is
+    refused while the first is at work."""
+
+    thinks_s = 2.0
+
+    def step(self) -> None:
+        rewriting.rewrite(self.log(self.play.old_topic), below_bytes=1 << 20, everything=True)
+
+    def gets_on(self, since: float) -> bool:
+        return any(each.done_at >= since for each in self.play.cast if isinstance(each, Rewriter))
 
 
 class Operator(Process):

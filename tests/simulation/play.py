@@ -23,7 +23,7 @@ from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.places import PlaceLike, earliest
 from pyspark_ledger.log.reader import Reader, Record
 from pyspark_ledger.metadata import chores, ephemeral
-from pyspark_ledger.metadata.port import CompactorKey, OwnerKey, PartKey, PinKey, ReviserKey, RootKey
+from pyspark_ledger.metadata.port import CompactorKey, OwnerKey, PartKey, PinKey, ReviserKey, RewriterKey, RootKey
 from pyspark_ledger.testing.checker import Report, check
 from pyspark_ledger.testing.disk import MemoryStorage
 from pyspark_ledger.testing.history import (
@@ -41,7 +41,7 @@ from pyspark_ledger.testing.history import (
 from pyspark_ledger.testing.recorder import MemoryRecorder
 from pyspark_ledger.testing.schedule import TurnLock
 from pyspark_ledger.tokens.tokens import Tokens
-from tests.simulation.keepers import BadLuck, Cleaner, CompactionLooker, Compactor, Operator, Trimmer
+from tests.simulation.keepers import BadLuck, Cleaner, CompactionLooker, Compactor, Operator, Rewriter, Trimmer
 from tests.simulation.process import Process, Ticks
 from tests.simulation.readers import CompactedQuery, Follower, Query, StateReader, SubscribedQuery
 from tests.simulation.stage import GRACE_S, LOG, OUT, SUBSCRIPTIONS, TABLE, Stage
@@ -60,10 +60,11 @@ SCENES: dict[str, list[type[Process]]] = {
     "tokens": [Writer, Spender, Spender, Cleaner],
     "a log that is given up": [
         Writer, BatchWriter, SubscribedQuery, SubscribedQuery, Subscriber, Resetter, Looker, Follower, Query, Trimmer,
-        Trimmer, Cleaner,
+        Trimmer, Rewriter, Rewriter, Cleaner,
     ],
     "a table that is given up": [
-        TableWriter, TableWriter, Compactor, Compactor, StateReader, CompactedQuery, CompactionLooker, Trimmer, Cleaner,
+        TableWriter, TableWriter, Compactor, Compactor, StateReader, CompactedQuery, CompactionLooker, Trimmer,
+        Rewriter, Rewriter, Cleaner,
     ],
     "a rollback": [
         Writer, BatchWriter, RecordWriter, Follower, Follower, Query, Query, SubscribedQuery, Resetter, Cleaner,
@@ -89,7 +90,7 @@ class Play:
         self.seed = seed
         self.stage = Stage(seed)
         chance = self.stage.chance
-        self.scene = chance.choices(list(SCENES), [1 if len(cast) > 12 else 4 for cast in SCENES.values()])[0]
+        self.scene = chance.choices(list(SCENES), [1 if name == "everybody" else 4 for name in SCENES])[0]
         self.trouble = chance.choice(TROUBLES)
         self.troubled, self.ending = True, False
         self.events: dict[tuple[str, int], Event] = {}
@@ -100,7 +101,7 @@ class Play:
         self.sessions: dict[str, OpenNamespace] = {}  # by address: the queries'
         self.damaged: dict[str, bytes] = {}
         self.trims = any(kind is Trimmer for kind in SCENES[self.scene])
-        self.trimmed_topics = [topic for topic in (LOG, TABLE) if topic == LOG or Compactor in SCENES[self.scene]]
+        self.old_topic = TABLE if Compactor in SCENES[self.scene] else LOG  # that is trimmed and rewritten
         self.copies: dict[str, dict[Position, Row]] = {}  # of what may have been given up since
         self._ever_damaged: set[str] = set()
         self.cast: list[Process] = [
@@ -279,10 +280,10 @@ class Play:
         gone = [row for position, row in sorted(self.copies.get(topic, {}).items()) if position < begin]
         return (*gone, *there)
 
-    def may_have_lost(self, error: LedgerError) -> bool:
-        """Whether an error that tells of a loss tells the truth."""
+    def may_have_lost(self, process: Process, error: LedgerError) -> bool:
+        """Whether an error that tells of a loss tells the truth. What a subscription has not passed is held back."""
         if error.code == "LEDGER_TRIMMED":
-            return self.trims
+            return self.trims and not process.subscription
         return bool(self.rollbacks) and error.code in LOST_BY_ROLLBACK
 
     def may_fail(self) -> bool:
@@ -319,7 +320,7 @@ class Play:
         """I16: no flag, no lock, no owner of a process that is gone."""
         for topic in self.stage.topics.values():
             metadata = self.stage.log(LOG).metadata
-            kinds = (OwnerKey, ReviserKey, PinKey, CompactorKey)
+            kinds = (OwnerKey, ReviserKey, PinKey, CompactorKey, RewriterKey)
             parts = [key for key in metadata.children(RootKey(topic.uuid)) if isinstance(key, PartKey)]
             left = [key for part in parts for key in metadata.children(part) if isinstance(key, kinds)]
             if left:

@@ -37,6 +37,7 @@ class Process:
     ``caught_up`` says, when nobody writes any more, whether there is nothing left to do."""
 
     thinks_s = 0.3  # between two steps, on average
+    subscription = ""  # by which it reads
     writes = False  # as long as it goes on, nobody can be expected to have caught up
 
     def __init__(self, play: Play, name: str) -> None:
@@ -133,7 +134,7 @@ class Process:
                 self.told = str(error)
                 begun = begun and not self.starts_again_after(error)
             except (DataLoss, InvalidInput) as error:
-                if not self.play.may_have_lost(error):
+                if not self.play.may_have_lost(self, error):
                     raise
                 self.told = str(error)
                 self.lost()

@@ -69,7 +69,7 @@ class Query(Process):
     """What Spark does with a stream reader. It begins again from its checkpoint after any error; a batch that was
     planned and is not known to be done is read again."""
 
-    topic, subscription, compacted = LOG, "", False
+    topic, compacted = LOG, False
     reader: Any = None
     runs = 0  # being fenced ends a run, and the next one is another role
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 from pyspark_ledger.base import names
 from pyspark_ledger.client import LedgerClient, namespace_of
 from pyspark_ledger.errors import CorruptData
 from pyspark_ledger.lifecycle import gc
+from pyspark_ledger.lifecycle.rewrite_plan import was_rewritten
+from pyspark_ledger.log import trimmed
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.testing.history import (
     CompactedRead,
@@ -19,13 +24,26 @@ from pyspark_ledger.testing.history import (
     FinalFiles,
     FinalLog,
     FinalTokens,
+    Poll,
     Row,
     Send,
     load,
     to_line,
 )
 from tests.soak.disk import Disk
-from tests.soak.world import BILLING, COPIES, FOLLOW, JOBS, ORDERS, TOPICS, WORK, World, patiently, row_of
+from tests.soak.world import (
+    ARCHIVE,
+    BILLING,
+    COPIES,
+    JOBS,
+    LIMITS,
+    ORDERS,
+    SUBSCRIPTIONS,
+    TOPICS,
+    World,
+    patiently,
+    row_of,
+)
 
 
 def history_of(world: World) -> list[Path]:
@@ -38,6 +56,7 @@ def history_of(world: World) -> list[Path]:
 def read_everything(world: World, client: LedgerClient) -> dict[str, list[Row]]:
     """Records the final reads, and returns the logs."""
     logs = {topic: [row_of(record) for record in client.reader(topic, end="latest")] for topic in TOPICS}
+    logs[ORDERS] = [*_given_up(world, client), *logs[ORDERS]]
     _answer_queries(world, logs)
     recorder = world.recorder("end.1")
     for topic, rows in logs.items():
@@ -52,13 +71,49 @@ def read_everything(world: World, client: LedgerClient) -> dict[str, list[Row]]:
     there = client.tokens(JOBS, BILLING).present(tokens) if tokens else []
     present = tuple(token for token, is_there in zip(tokens, there, strict=True) if is_there)
     recorder.saw(FinalTokens(topic=JOBS, group=BILLING, present=present))
-    for name in (FOLLOW, WORK):
+    for name in SUBSCRIPTIONS:
         stats = client.cursor(ORDERS, name).stats()
         recorder.saw(
             CursorSeen(topic=ORDERS, subscription=name, revision=stats.revision, mark_delete=stats.mark_delete)
         )
     recorder.close()
     return logs
+
+
+def _given_up(world: World, client: LedgerClient) -> list[Row]:
+    """The orders before where the topic begins now, as its archive has them."""
+    begin = trimmed.begin(namespace_of(client).log(ORDERS).refresh(sync=True).head)
+    polls = (event for event in load(history_of(world)) if isinstance(event, Poll) and event.subscription == ARCHIVE)
+    noted = {row.position: row for poll in polls if poll.is_ok for row in poll.rows if row.position is not None}
+    return [row for position, row in sorted(noted.items()) if position < begin]
+
+
+def leaks(world: World) -> Iterator[str]:
+    """When gc has had its time, and has looked at everything once, there is no file that nothing names. With nobody
+    else about the grace need not be long."""
+    with world.client(replace(LIMITS, gc_grace_ms=200)) as client:
+        for is_last in (False, False, False, False, True):
+            time.sleep(0.3)
+            for topic in TOPICS:
+                patiently(partial(client.gc, topic, thorough=True if is_last else None))
+        for topic in TOPICS:
+            log = namespace_of(client).log(topic)
+            present = namespace_of(client).storage.list(log.topic.uuid)
+            staged = {name for name in present if names.parse_staged_file(log.topic.uuid, name) is not None}
+            if left := staged - _named(log):
+                yield f"{len(left)} files of '{topic}' that nothing names are left, as {min(left)}"
+
+
+def maintained(client: LedgerClient) -> dict[str, bool]:
+    """What was done to the orders so far."""
+    log = namespace_of(client).log(ORDERS)
+    view = log.refresh(sync=True)
+    rewritten = any(was_rewritten(leaf) for leaf in log.index(view).newest_first())
+    return {
+        "compacted": view.head.generation is not None,
+        "given up": view.head.trim is not None,
+        "rewritten": rewritten,
+    }
 
 
 def _named(log: Log) -> set[str]:
@@ -86,15 +141,43 @@ def _is_finished(world: World, send: Send) -> bool:
 # -- beyond the checker -----------------------------------------------------------------------------------------------
 
 
-def differences(logs: dict[str, list[Row]], present: tuple[str, ...]) -> Iterator[str]:
-    """What a user would compare: the copy is the original, and every job was billed once."""
-    orders, copies = ([row.value for row in logs[topic]] for topic in (ORDERS, COPIES))
-    if orders != copies:
-        first = next((n for n, pair in enumerate(zip(orders, copies, strict=False)) if pair[0] != pair[1]), -1)
-        how = f"{len(copies)} records of {len(orders)}, the first other one is number {first}"
-        yield f"'{COPIES}' is no copy of '{ORDERS}': {how}"
+def is_copied(client: LedgerClient) -> bool:
+    """Whether the last order is the last that was copied."""
+    order, copied = (deque(client.reader(topic, end="latest"), 1) for topic in (ORDERS, COPIES))
+    return [_copied(row_of(record)) for record in copied] == [row_of(record).value for record in order]
+
+
+def _copied(row: Row) -> str:
+    """What a record is a copy of: before that there is the query with its checkpoint."""
+    return row.value.partition("-")[2]
+
+
+def differences(client: LedgerClient, logs: dict[str, list[Row]], present: tuple[str, ...]) -> Iterator[str]:
+    """What a user would compare: nothing was given up that was not noted before (I15), the copy is the original, and
+    every job was billed once."""
+    written = namespace_of(client).log(ORDERS).refresh(sync=True).head.records
+    if written != len(logs[ORDERS]):
+        yield f"{written} records were written to '{ORDERS}', and {len(logs[ORDERS])} are there or were noted"
+    yield from _gaps(logs[ORDERS], logs[COPIES])
     if present:
         yield f"{len(present)} tokens of jobs are left, though everybody had the time to spend them"
+
+
+def _gaps(orders: list[Row], copies: list[Row]) -> Iterator[str]:
+    """A query that begins anew has missed what was given up meanwhile. What each of its checkpoints has copied are
+    neighbours; the first began with the first record, the last has come to the end, and nothing is there twice."""
+    values, done = [row.value for row in orders], 0
+    places = {value: number for number, value in enumerate(values)}
+    for number, (life, rows) in enumerate(groupby(copies, lambda row: row.value.partition("-")[0])):
+        copied = [_copied(row) for row in rows]
+        first = places.get(copied[0], -1)
+        if first < done or (number == 0 and first > 0):
+            yield f"the copy of '{life}' begins with {copied[0]}, number {first} of '{ORDERS}', after {done} of them"
+        if copied != values[first : first + len(copied)]:
+            yield f"what '{life}' has copied, {len(copied)} records from number {first} on, is other than '{ORDERS}'"
+        done = first + len(copied)
+    if done != len(values):
+        yield f"'{COPIES}' ends after {done} of {len(values)} records of '{ORDERS}'"
 
 
 def examine(

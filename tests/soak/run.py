@@ -21,9 +21,25 @@ from tests.soak.disk import Disk
 from tests.soak.faults import Faults
 from tests.soak.processes import Process
 from tests.soak.workers import CarefulResetter, Minter, Named
-from tests.soak.world import BILLING, COPIES, FOLLOW, JOBS, ORDERS, TOPICS, WORK, World, patiently
+from tests.soak.world import (
+    ARCHIVE,
+    BILLING,
+    COMPACT_AFTER_BYTES,
+    FOLLOW,
+    JOBS,
+    ORDERS,
+    RETENTION,
+    REWRITE_BELOW_BYTES,
+    SHORT_RETENTION,
+    SUBSCRIPTIONS,
+    TOPICS,
+    WORK,
+    World,
+    patiently,
+)
 
 START_S = 240.0  # for everybody to have done something, on a busy machine
+MAINTAINED_S = 120.0  # for ledgers to be given up, if that has not happened yet
 GO_ON_S = 240.0  # for everybody to do something again when the faults are over
 CATCH_UP_S = 240.0
 STOP_S = 60.0
@@ -34,7 +50,7 @@ WRITERS = ("named", "plain", "minter", "resetter", "careful")
 def full_cast(world: World) -> list[Process]:
     roles = [
         "named-1", "named-2", "plain-1", "minter-1", "spender-1", "reader-1", "worker-1", "worker-2", "resetter-1",
-        "resetter-2", "careful-1", "looker-1", "compactor-1", "cleaner-1",
+        "resetter-2", "careful-1", "looker-1", "archivist-1", "maintainer-1", "maintainer-2",
     ]  # fmt: skip
     drivers = [
         Process(world, "driver-1", queries=("copy", "latest")),
@@ -46,7 +62,7 @@ def full_cast(world: World) -> list[Process]:
 def short_cast(world: World) -> list[Process]:
     roles = [
         "named-1", "plain-1", "minter-1", "spender-1", "reader-1", "worker-1", "resetter-1", "careful-1", "looker-1",
-        "compactor-1", "cleaner-1",
+        "archivist-1", "maintainer-1", "maintainer-2",
     ]  # fmt: skip
     return [Process(world, "driver-1", queries=QUERIES), *(Process(world, n, n.partition("-")[0]) for n in roles)]
 
@@ -63,7 +79,7 @@ class Run:
     @property
     def bound_s(self) -> float:
         """It ends within this time, whatever hangs."""
-        return self.seconds + 2 * START_S + GO_ON_S + CATCH_UP_S + 2 * STOP_S + 200
+        return self.seconds + 2 * START_S + MAINTAINED_S + GO_ON_S + CATCH_UP_S + 2 * STOP_S + 200
 
     def say(self, text: str) -> None:
         """To the console and into the folder that is kept."""
@@ -103,7 +119,10 @@ class Run:
         """Topics and subscriptions; and some records, so that the first batch of every query has rows."""
         for topic, schema in TOPICS.items():
             client.create_topic(topic, schema, key="k" if topic == ORDERS else "")
-        for name in (FOLLOW, WORK):
+            client.set_policies(topic, rewrite_below_bytes=REWRITE_BELOW_BYTES)
+        retention = SHORT_RETENTION if self.short else RETENTION
+        client.set_policies(ORDERS, retention_age=retention, compact_after_bytes=COMPACT_AFTER_BYTES)
+        for name in SUBSCRIPTIONS:
             client.create_cursor(ORDERS, name)
         for first in (Named(world, "named-1", 0), Minter(world, "minter-1", 0)):
             first.open(client)
@@ -122,8 +141,9 @@ class Run:
         self.say("everybody is at work: faults begin")
         faults.run(self.seconds)
         faults.end_all()
-        world.calm_down()
         self.say("faults are over")
+        self._await_maintained(client)
+        world.calm_down()
         self._await_progress(world, cast, GO_ON_S, "has done nothing since the faults are over")
         self.say("everybody goes on: writers stop")
         self._stop([process for process in cast if process.role in WRITERS])
@@ -142,17 +162,27 @@ class Run:
             time.sleep(0.2)
         self.failures += [f"{' or '.join(names)} {text}, for {seconds:g} s" for names in waiting]
 
+    def _await_maintained(self, client: LedgerClient) -> None:
+        """A run in which nothing was given up would prove little."""
+        done = {"compacted": False, "given up": False, "rewritten": False}
+        deadline = time.monotonic() + MAINTAINED_S
+        while not all(done.values()) and time.monotonic() < deadline:
+            done = patiently(lambda: ending.maintained(client))
+            time.sleep(0.3)
+        self.failures += [f"nothing of '{ORDERS}' was {what}" for what, is_done in done.items() if not is_done]
+
     def _settle(self, world: World, client: LedgerClient) -> None:
         resetter = CarefulResetter(world, "careful-1", 0)
         resetter.open(client)
         patiently(resetter.settle)
 
     def _await_caught_up(self, client: LedgerClient) -> None:
-        """Everything that was sent is copied, followed, acknowledged and billed."""
+        """Everything that was sent is copied, followed, acknowledged, noted and billed."""
         checks: dict[str, Callable[[], bool]] = {
-            "the copy of all orders": lambda: _records(client, COPIES) == _records(client, ORDERS),
+            "the copy of the last order": lambda: ending.is_copied(client),
             "an empty backlog of the query": lambda: client.cursor(ORDERS, FOLLOW).stats().backlog_records == 0,
             "an empty backlog of the consumers": lambda: client.cursor(ORDERS, WORK).stats().backlog_records == 0,
+            "an empty backlog of the archive": lambda: client.cursor(ORDERS, ARCHIVE).stats().backlog_records == 0,
             "every job's token": lambda: sum(s.in_flight for s in client.tokens(JOBS, BILLING).stats()) == 0,
         }
         deadline = time.monotonic() + CATCH_UP_S
@@ -174,6 +204,7 @@ class Run:
         self.failures += [death for process in cast for death in process.deaths]
         self.failures += summary.wrong_names(world, faults.disk)
         try:
+            self.failures += ending.leaks(world)
             logs = ending.read_everything(world, client)
         except LedgerError as error:  # the checker says what it can
             logs = {}
@@ -187,7 +218,7 @@ class Run:
         self.failures += [f"not checked: {text}" for text in report.not_checked]
         if logs:
             present = next(event.present for event in reversed(history) if isinstance(event, FinalTokens))
-            self.failures += ending.differences(logs, present)
+            self.failures += ending.differences(client, logs, present)
             seconds = 5.0 if self.short else 60.0
             self.failures += ending.examine(client, faults.disk, world.chance("examine"), seconds, self.say)
 
@@ -208,10 +239,6 @@ def _has_progressed(world: World, name: str, since: float) -> bool:
         return any(file.stat().st_mtime >= since for file in lives)
     except FileNotFoundError:
         return False
-
-
-def _records(client: LedgerClient, topic: str) -> int:
-    return sum(1 for _ in client.reader(topic, end="latest"))
 
 
 def _lean_spark(home: Path) -> Path:

@@ -18,6 +18,7 @@ def lines(
     yield from table(cast, history)
     yield f"faults: {_counted(faults)}"
     yield f"told: {_counted(told(world))}"
+    yield f"maintained: {_counted(maintained(world))}"
     yield f"records: {_counted(Counter({topic: len(rows) for topic, rows in logs.items()}))}"
 
 
@@ -61,6 +62,16 @@ def told(world: World) -> Counter[str]:
     return Counter(code for line in _told_lines(world) for code in CODE.findall(line)[:1])
 
 
+def maintained(world: World) -> Counter[str]:
+    """What the maintainers did, as their logs say."""
+    done: Counter[str] = Counter()
+    for line in _lines(world):
+        if found := re.search(r" maintained topic=\S* action=(\w+) (.*) seconds=", line):
+            for what, number in re.findall(r"(\w+)=(-?\d+)", found[2]):
+                done[f"{what} by {found[1]}"] += int(number)
+    return done
+
+
 def wrong_names(world: World, disk: Disk) -> Iterator[str]:
     """Who says that a file is damaged names one that was."""
     stems = [name.partition(".")[0] for name in disk.damaged]
@@ -70,7 +81,10 @@ def wrong_names(world: World, disk: Disk) -> Iterator[str]:
 
 
 def _told_lines(world: World) -> Iterator[str]:
+    return (line for line in _lines(world) if re.match(r"[\d.]+ (\S+ )?told ", line))
+
+
+def _lines(world: World) -> Iterator[str]:
+    """Of all processes."""
     for file in sorted(world.path("logs", "-").parent.glob("*.log")):
-        for line in file.read_text(errors="replace").splitlines():
-            if re.match(r"[\d.]+ (\S+ )?told ", line):
-                yield line
+        yield from file.read_text(errors="replace").splitlines()

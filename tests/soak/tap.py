@@ -34,6 +34,7 @@ class Tap:
     subscription: str = ""
     compacted: bool = False
     takes_tokens: bool = False
+    is_first: bool = True  # it has not begun anew
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         recorder = self._recorder()
@@ -69,7 +70,10 @@ class Tap:
         return _recorders[key]
 
     def _poll(self, batch: int) -> Poll:
-        start = EARLIEST if batch == 0 and not self.subscription else None  # there are records before a query starts
+        # There are records before a query starts. For one that begins anew the topic may begin later; what is compacted
+        # never does.
+        is_whole = not self.subscription and (self.is_first or self.compacted)
+        start = EARLIEST if batch == 0 and is_whole else None
         return Poll(
             topic=self.source, reader=self.query, batch=batch, subscription=self.subscription,
             compacted=self.compacted, start=start,
@@ -90,11 +94,9 @@ class Tap:
     def _out(self, row: Row, meta: dict[str, Any]) -> Row:
         """What is written. Its value is unique in the sink's topic: a record comes again after a reset, and to a
         query that begins anew."""
-        if self.takes_tokens:
-            return Row(f"{self.query}-{row.value}", token=meta["token"])
         if self.subscription:
             return Row(f"r{meta['revision']}-{row.value}")
-        return Row(f"{self.query}-{row.value}" if self.compacted else row.value)
+        return Row(f"{self.query}-{row.value}", token=meta["token"] if self.takes_tokens else None)
 
 
 def _row(record: dict[str, Any]) -> Row:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import json
+import logging
 import random
 import signal
 import sys
@@ -20,11 +21,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pyspark_ledger import lifecycle
 from pyspark_ledger.append.producer import Producer
-from pyspark_ledger.base.position import EARLIEST, Position
-from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.base.position import Position
+from pyspark_ledger.client import LedgerClient, namespace_of
 from pyspark_ledger.cursors.consumer import Consumer, Message
-from pyspark_ledger.errors import Fenced, LedgerError
+from pyspark_ledger.errors import DataLoss, Fenced, LedgerError, Unavailable
+from pyspark_ledger.lifecycle.actions import ACTIONS
+from pyspark_ledger.lifecycle.maintenance import Maintenance
 from pyspark_ledger.outbox.outbox import Send as Outgoing
 from pyspark_ledger.testing.history import (
     Acknowledge,
@@ -37,14 +41,18 @@ from pyspark_ledger.testing.history import (
     Send,
 )
 from tests.soak.world import (
+    ARCHIVE,
     BILLING,
+    CODE,
+    EXPECTED,
     FOLLOW,
     INVOICES,
     JOBS,
     KEYS,
     ORDERS,
+    SUBSCRIPTIONS,
     TOGETHER,
-    TOPICS,
+    TRIMMED,
     WORK,
     World,
     content,
@@ -180,16 +188,18 @@ def _bill(value: str) -> Callable[[Any], tuple[Any, list[Outgoing]]]:
 
 
 class Reader(Role):
-    """Reads on from where it stopped; now and then from somewhere else. And looks at the state of the keys."""
+    """Reads on from where it stopped; now and then from somewhere else, also from a place that was given up. And looks
+    at the state of the keys."""
 
     reads = 0
     role = 0
 
     def open(self, client: LedgerClient) -> None:
         super().open(client)
-        self._begin(EARLIEST)
+        self._begin(None)
 
-    def _begin(self, position: Position) -> None:
+    def _begin(self, position: Position | None) -> None:
+        """None: wherever the topic begins."""
         self.position = position
         self.role += 1
 
@@ -199,13 +209,19 @@ class Reader(Role):
             self._read_state()
         elif self.reads % 25 == 0:
             end = self.client.end(ORDERS)
-            self._begin(EARLIEST if self.chance.random() < 0.2 else min(anywhere(self.chance, end), end))
+            self._begin(None if self.chance.random() < 0.2 else min(anywhere(self.chance, end), end))
         else:
-            self._read_on()
+            try:
+                self._read_on()
+            except DataLoss as loss:
+                if loss.code != TRIMMED:
+                    raise
+                said(loss)
+                self._begin(None)
 
     def _read_on(self) -> None:
         with self.recorder.asking(Poll(topic=ORDERS, start=self.position, role=f"reader {self.role}")) as call:
-            reader = self.client.reader(ORDERS, self.position, "latest")
+            reader = self.client.reader(ORDERS, self.position or "earliest", "latest")
             rows = tuple(row_of(record) for record in islice(reader, self.chance.randint(1, 200)))
             call.ok(rows=rows)
         self.position = reader.position
@@ -220,6 +236,7 @@ class Reader(Role):
 class Worker(Role):
     """Follows the subscription of the Python consumers, acknowledges in any order, leaves and comes back."""
 
+    subscription, may_refuse = WORK, True
     pause_s = 0.02
     role = 0
     consumer: Consumer | None = None
@@ -232,15 +249,15 @@ class Worker(Role):
         super().open(client)
 
     def _common(self) -> dict[str, Any]:
-        return {"topic": ORDERS, "subscription": WORK, "role": f"consumer {self.role}"}
+        return {"topic": ORDERS, "subscription": self.subscription, "role": f"consumer {self.role}"}
 
     def step(self) -> bool | None:
         if self.consumer is None:
             self.role += 1
             self.held: list[Message] = []
             # What is redelivered one by one has no order, so only some do that: of the others the order is checked.
-            self.refuses = self.chance.random() < 0.4
-            self.consumer = self.client.consumer(ORDERS, WORK, "failover")
+            self.refuses = self.may_refuse and self.chance.random() < 0.4
+            self.consumer = self.client.consumer(ORDERS, self.subscription, "failover")
         event = Poll(**self._common())
         with self.recorder.asking(event) as call:
             message = self.consumer.receive(timeout_s=0.2)
@@ -276,6 +293,19 @@ class Worker(Role):
         consumer, self.consumer = self.consumer, None
         if consumer is not None:
             consumer.close()
+
+
+class Archivist(Worker):
+    """Has every record in the history before it acknowledges it. What it has not acknowledged cannot be given up (I15),
+    so that in the end it is known what there was."""
+
+    subscription, may_refuse = ARCHIVE, False
+
+    def _handle(self, consumer: Consumer, message: Message | None) -> None:
+        if message is None:
+            consumer.flush()
+        else:
+            self._acknowledge(consumer, message)
 
 
 # -- subscriptions --------------------------------------------------------------------------------------------------
@@ -362,7 +392,7 @@ class Looker(Role):
     pause_s = 0.8
 
     def step(self) -> None:
-        for name in (FOLLOW, WORK):
+        for name in SUBSCRIPTIONS:
             with self.recorder.asking(CursorSeen(topic=ORDERS, subscription=name)) as call:
                 stats = self.client.cursor(ORDERS, name).stats()
                 call.ok(revision=stats.revision, mark_delete=stats.mark_delete)
@@ -372,29 +402,52 @@ class Looker(Role):
                 call.ok(generation=compaction.generation, horizon=compaction.horizon)
 
 
-class Compactor(Role):
-    pause_s = 4.0
+class Maintainer(Role):
+    """One of two: one leads, the other stands by. Its grace and its retention are those of a test: on a busy machine a
+    batch can take longer again and again. So when it matters that everybody goes on, nothing is given up or deleted."""
+
+    def __init__(self, world: World, name: str, start: int) -> None:
+        super().__init__(world, name, start)
+        self.ears = Ears()
+        logging.getLogger(lifecycle.__name__).addHandler(self.ears)
+        logging.getLogger(lifecycle.__name__).setLevel(logging.INFO)
+
+    def open(self, client: LedgerClient) -> None:
+        super().open(client)
+        self.is_calm = self.world.is_calm
+        actions = [action for action in ACTIONS if not self.is_calm or action.name not in ("trim", "gc")]
+        self.maintenance = Maintenance(namespace_of(client), actions=actions)
 
     def step(self) -> None:
-        self.client.compact(ORDERS)
+        if self.is_calm != self.world.is_calm:
+            self.maintenance.close()
+            self.open(self.client)
+        self.maintenance.step()
+        if self.ears.unexpected:
+            raise RuntimeError(self.ears.unexpected)
+        if not self.maintenance.health.ready:
+            raise Unavailable(self.maintenance.health.error)
 
 
-class Cleaner(Role):
-    """Its grace is that of a test: on a busy machine a batch can take longer again and again. So when it matters that
-    everybody goes on it only looks."""
+class Ears(logging.Handler):
+    """Maintenance goes on after every error, and only logs it: so one that no fault explains is heard here."""
 
-    pause_s = 2.0
+    unexpected = ""
 
-    def step(self) -> None:
-        for topic in TOPICS:
-            collected = self.client.gc(topic, dry_run=self.world.is_calm)
-            if collected.files:
-                print(f"{time.monotonic():.1f} gc of {topic}: {len(collected.files)} files", flush=True)
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.levelno < logging.WARNING:
+            print(f"{time.monotonic():.1f} {text}", flush=True)
+            return
+        said(text)
+        if record.exc_info or any(code not in EXPECTED for code in CODE.findall(text)):
+            self.unexpected = text
 
 
 ROLES: dict[str, type[Role]] = {
     "named": Named, "plain": Plain, "minter": Minter, "spender": Spender, "reader": Reader, "worker": Worker,
-    "resetter": Resetter, "careful": CarefulResetter, "looker": Looker, "compactor": Compactor, "cleaner": Cleaner,
+    "resetter": Resetter, "careful": CarefulResetter, "looker": Looker, "archivist": Archivist,
+    "maintainer": Maintainer,
 }  # fmt: skip
 
 
@@ -442,8 +495,13 @@ def _progressed(world: World, name: str, begun: float) -> None:
         file.write_text(str(begun))
 
 
+def said(what: object) -> None:
+    """What it was told is a line in its log."""
+    print(f"{time.monotonic():.1f} told {what}", flush=True)
+
+
 def _note(error: LedgerError) -> None:
-    print(f"{time.monotonic():.1f} told {error}", flush=True)
+    said(error)
     if not is_expected(error):
         raise error
     time.sleep(0.1)

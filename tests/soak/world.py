@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,37 @@ from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
 
 SESSION_S = 4.0  # of the Python processes; Spark's have the default
 SPARK_SESSION_S = 10.0
-# Small, so that ledgers are sealed, gc deletes and deadlines pass while a run lasts.
-LIMITS = Limits(commits_per_ledger=20, gc_grace_ms=20_000, append_deadline_s=20.0, change_deadline_s=20.0)
+# Small, so that ledgers are sealed and given up, gc deletes and deadlines pass while a run lasts.
+LIMITS = Limits(
+    commits_per_ledger=20,
+    retention_ledger_ms=2_000,
+    gc_grace_ms=20_000,
+    gc_quiet_graces=1,
+    gc_thorough_epochs=3,
+    append_deadline_s=20.0,
+    change_deadline_s=20.0,
+    seal_every_s=1.0,
+    trim_every_s=1.0,
+    compact_every_s=3.0,
+    rewrite_every_s=2.0,
+    gc_every_s=2.0,
+    sinks_every_s=5.0,
+    condemned_every_s=5.0,
+    standby_s=0.3,
+    failing_s=4.0,
+)
+RETENTION = timedelta(seconds=60)  # of 'orders'; the other topics keep everything
+SHORT_RETENTION = timedelta(seconds=20)  # of a run that does not last for much longer
+COMPACT_AFTER_BYTES = 20_000
+REWRITE_BELOW_BYTES = 1 << 20
 
 ORDERS, COPIES, FOLLOWED, STATES, JOBS, INVOICES = "orders", "copies", "followed", "states", "jobs", "invoices"
 KEYED = pa.schema([("k", pa.string()), ("v", pa.string())])
 PLAIN = pa.schema([("v", pa.string())])
 TOPICS = {ORDERS: KEYED, COPIES: PLAIN, FOLLOWED: PLAIN, STATES: PLAIN, JOBS: PLAIN, INVOICES: PLAIN}
-FOLLOW, WORK = "follow", "work"  # the subscriptions of 'orders': of a query, and of Python consumers
+FOLLOW, WORK = "follow", "work"  # the subscriptions of 'orders': of a query, and of Python consumers,
+ARCHIVE = "archive"  # and of who notes what there was, so that it may be given up
+SUBSCRIPTIONS = (FOLLOW, WORK, ARCHIVE)
 BILLING = "billing"  # the token group
 KEYS = 40
 TOGETHER = 4  # records that a producer sends at once
@@ -52,7 +76,8 @@ EXPECTED = (
     "LEDGER_COMPACTION_FENCED",
     "LEDGER_CORRUPT_DATA",  # its text must name a file that was damaged: see summary.py
 )
-NEW_CHECKPOINT = ("LEDGER_GENERATION_GONE", "LEDGER_DELETIONS_DROPPED")  # of a compacted reader that was away too long
+TRIMMED = "LEDGER_TRIMMED"  # of a reader without a subscription that was away for too long
+NEW_CHECKPOINT = (TRIMMED, "LEDGER_GENERATION_GONE", "LEDGER_DELETIONS_DROPPED")  # the latter of a compacted reader
 CODE = re.compile(r"\[(LEDGER_[A-Z_]+)\]")
 
 
@@ -87,9 +112,9 @@ class World:
     def calm_down(self) -> None:
         self.path("calm").touch()
 
-    def client(self) -> LedgerClient:
+    def client(self, limits: Limits = LIMITS) -> LedgerClient:
         metadata = ZooKeeperMetadata(self.zookeeper, timeout_s=8.0, session_timeout_s=SESSION_S, answered=True)
-        return client_of(OpenNamespace(metadata, self.storage, address=self.zookeeper, limits=LIMITS))
+        return client_of(OpenNamespace(metadata, self.storage, address=self.zookeeper, limits=limits))
 
     def recorder(self, process: str) -> Recorder:
         """Of a process; its name begins with what it is called over restarts, and a dot."""

@@ -12,7 +12,8 @@ import pytest
 
 from pyspark_ledger.append import append as protocol
 from pyspark_ledger.cursors.revision import SeenRevision
-from pyspark_ledger.lifecycle import gc
+from pyspark_ledger.errors import DataLoss
+from pyspark_ledger.lifecycle import gc, retention
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.testing.history import Reset
 from tests.simulation.play import SCENES, Play, Rollback, era
@@ -61,6 +62,13 @@ def test_a_gc_that_believes_in_an_old_list_of_what_is_named_is_found_out(monkeyp
     monkeypatch.setattr(gc, "references", lambda log, view, *since: iter(()))
     with pytest.raises(Exception, match="LEDGER_FILE_MISSING"):
         for seed in seeds("the log", 4):
+            Play(seed).run()
+
+
+def test_a_retention_that_holds_nothing_back_is_found_out_I15(monkeypatch):
+    monkeypatch.setattr(retention, "held_by", lambda log, view: iter(()))
+    with pytest.raises(DataLoss, match="LEDGER_TRIMMED"):
+        for seed in seeds("a log that is given up", 4):
             Play(seed).run()
 
 
