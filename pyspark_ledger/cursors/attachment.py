@@ -79,7 +79,12 @@ class Attachment:
             if cursor.epoch != seen.epoch or cursor.reviser:
                 return None  # it was applied when it was sent before, or somebody else was faster
             return replace(
-                cursor, owner=self._id, owner_name=self._name, epoch=cursor.epoch + 1, compacted=self._compacted
+                cursor,
+                owner=self._id,
+                owner_name=self._name,
+                epoch=cursor.epoch + 1,
+                compacted=self._compacted,
+                abandoned=False,
             )
 
         self.node.update(take, lambda _: self._holding.create_ops())

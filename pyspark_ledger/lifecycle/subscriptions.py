@@ -5,7 +5,8 @@ topic may have a *backlog quota*, by stored bytes and by age. One that is over i
 moved forward to where the topic would begin without it, with a mark, so that whoever follows it is told (I15).
 
 And a topic may let subscriptions *expire* that nobody uses. Every use writes the subscription's node: attaching,
-acknowledging, moving it. For one whose owner only waits, maintenance writes the node anew.
+acknowledging, moving it. For one whose owner only waits, maintenance writes the node anew; and once more when it
+notices that the owner has died, so that the time counts from then on, however long nobody did any maintenance.
 """
 
 from __future__ import annotations
@@ -127,7 +128,9 @@ def expire(log: Log) -> Expired:
             continue
         node = CursorNode(log, cursor.record.name)
         if node.owner(cursor.record) is not None or node.reviser(cursor.record) is not None:
-            renewed += _renew(log, cursor)
+            renewed += _renew(log, cursor, abandoned=False)
+        elif cursor.record.owner and not cursor.record.abandoned:
+            renewed += _renew(log, cursor, abandoned=True)
         elif _now_ms(log) - cursor.modified_ms >= policies.expire_subscriptions_ms and _delete(node, cursor):
             deleted.append(node.name)
             days = policies.expire_subscriptions_ms / 86_400_000
@@ -144,10 +147,11 @@ def _versioned(log: Log) -> Iterable[Versioned[Cursor]]:
     return [cursor for cursor in found if cursor is not None]
 
 
-def _renew(log: Log, cursor: Versioned[Cursor]) -> bool:
+def _renew(log: Log, cursor: Versioned[Cursor], *, abandoned: bool) -> bool:
     """Its owner may wait for weeks, and die then: that is not to be the end of its subscription."""
+    record = replace(cursor.record, abandoned=abandoned)
     try:
-        log.metadata.transact([Put(CursorKey(log.topic.uuid, cursor.record.name), cursor.record, cursor.version)])
+        log.metadata.transact([Put(CursorKey(log.topic.uuid, record.name), record, cursor.version)])
     except (TransactionLost, OutcomeUnknown):  # somebody else has written it, or the next run will
         return False
     return True

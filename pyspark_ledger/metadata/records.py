@@ -313,6 +313,7 @@ class Cursor:
     id: bytes = b""  # of this cursor: one that is deleted and made again has another
     evicted: int = 0  # records that a backlog quota took from it, and that nobody was told of yet
     compacted: bool = False  # it is followed by readers of compacted ledgers: these also have what the log has given up
+    abandoned: bool = False  # its owner has died, and maintenance has noticed: from then on nobody uses it
     lost: int = 0  # records that it has lost so far, to trimming and to quotas, and that its reader was told of
 
 

@@ -330,7 +330,7 @@ class Past(_message.Message):
     def __init__(self, revision: _Optional[int] = ..., finished: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class Cursor(_message.Message):
-    __slots__ = ("format", "name", "mark_delete", "ordinal", "created_ms", "properties", "acks", "epoch", "owner", "owner_name", "revision", "rewound", "reviser", "revising_since_ms", "operations", "pasts", "void_below", "id", "evicted", "lost", "compacted")
+    __slots__ = ("format", "name", "mark_delete", "ordinal", "created_ms", "properties", "acks", "epoch", "owner", "owner_name", "revision", "rewound", "reviser", "revising_since_ms", "operations", "pasts", "void_below", "id", "evicted", "lost", "compacted", "abandoned")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     MARK_DELETE_FIELD_NUMBER: _ClassVar[int]
@@ -352,6 +352,7 @@ class Cursor(_message.Message):
     EVICTED_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     COMPACTED_FIELD_NUMBER: _ClassVar[int]
+    ABANDONED_FIELD_NUMBER: _ClassVar[int]
     format: int
     name: str
     mark_delete: Position
@@ -373,7 +374,8 @@ class Cursor(_message.Message):
     evicted: int
     lost: int
     compacted: bool
-    def __init__(self, format: _Optional[int] = ..., name: _Optional[str] = ..., mark_delete: _Optional[_Union[Position, _Mapping]] = ..., ordinal: _Optional[int] = ..., created_ms: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[LongProperty, _Mapping]]] = ..., acks: _Optional[bytes] = ..., epoch: _Optional[int] = ..., owner: _Optional[bytes] = ..., owner_name: _Optional[str] = ..., revision: _Optional[int] = ..., rewound: _Optional[int] = ..., reviser: _Optional[bytes] = ..., revising_since_ms: _Optional[int] = ..., operations: _Optional[_Iterable[bytes]] = ..., pasts: _Optional[_Iterable[_Union[Past, _Mapping]]] = ..., void_below: _Optional[int] = ..., id: _Optional[bytes] = ..., evicted: _Optional[int] = ..., lost: _Optional[int] = ..., compacted: bool = ...) -> None: ...
+    abandoned: bool
+    def __init__(self, format: _Optional[int] = ..., name: _Optional[str] = ..., mark_delete: _Optional[_Union[Position, _Mapping]] = ..., ordinal: _Optional[int] = ..., created_ms: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[LongProperty, _Mapping]]] = ..., acks: _Optional[bytes] = ..., epoch: _Optional[int] = ..., owner: _Optional[bytes] = ..., owner_name: _Optional[str] = ..., revision: _Optional[int] = ..., rewound: _Optional[int] = ..., reviser: _Optional[bytes] = ..., revising_since_ms: _Optional[int] = ..., operations: _Optional[_Iterable[bytes]] = ..., pasts: _Optional[_Iterable[_Union[Past, _Mapping]]] = ..., void_below: _Optional[int] = ..., id: _Optional[bytes] = ..., evicted: _Optional[int] = ..., lost: _Optional[int] = ..., compacted: bool = ..., abandoned: bool = ...) -> None: ...
 
 class Holder(_message.Message):
     __slots__ = ("format", "id", "name", "since_ms")

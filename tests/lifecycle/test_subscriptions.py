@@ -223,10 +223,25 @@ def test_an_owner_that_waits_on_an_idle_topic_keeps_it_and_for_as_long_after_its
         assert subscriptions.expire(world.log()).deleted == ()
     assert cursor(world, "billing") == before
     owner.node.log.metadata.expire()  # it dies
-    world.clock.sleep(15 * DAY)
-    assert subscriptions.expire(world.log()).deleted == ()
-    world.clock.sleep(15 * DAY)
+    for _ in range(3):  # from when that is noticed
+        world.clock.sleep(10 * DAY)
+        assert subscriptions.expire(world.log()).deleted == ()
+    world.clock.sleep(10 * DAY)
     assert subscriptions.expire(world.log()).deleted == ("billing",)
+
+
+def test_an_owner_that_dies_while_nobody_does_maintenance_leaves_it_the_whole_time(world):
+    keep(world, expire_subscriptions_after=timedelta(days=30))
+    owner = world.log()
+    subscribe(world, "s")
+    Attachment(CursorNode(owner, "s")).attach()
+    world.clock.sleep(40 * DAY)
+    owner.metadata.close()
+    assert subscriptions.expire(world.log()).deleted == ()
+    world.clock.sleep(29 * DAY)
+    assert subscriptions.expire(world.log()).deleted == ()
+    world.clock.sleep(2 * DAY)
+    assert subscriptions.expire(world.log()).deleted == ("s",)
 
 
 def test_what_its_owner_acknowledges_while_it_is_written_anew_stays_I8(world):
