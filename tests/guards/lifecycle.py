@@ -324,14 +324,6 @@ GUARDS = [
         tests=("lifecycle/test_rewriting.py::test_old_files_go_after_the_grace_and_new_ones_stay_I12",),
     ),
     Guard(
-        "gc/the-way-to-a-ledger-that-is-given-up",
-        "lifecycle/gc.py",
-        "return [*index.path(ledger), *(_named_by_leaf(log, leaf.file) if leaf is not None else ())]",
-        instead="return [*index.path(ledger), *_named_by_leaf(log, leaf.file)] if leaf is not None else []",
-        why="A node of the index is needed as long as any ledger below it is (I12).",
-        tests=("lifecycle/test_rewriting.py::test_a_node_of_the_index_outlives_the_ledger_that_it_is_named_by_I12",),
-    ),
-    Guard(
         "gc/what-a-rewritten-ledger-still-has",
         "lifecycle/gc.py",
         "needed = _named_by_ledger(log, view, each.leaf_of)",
