@@ -132,18 +132,17 @@ def _collect(log: Log, pace: Pace) -> Done:
 
 def _can_compact(seen: Seen, namespace: OpenNamespace) -> bool:
     head, policies = seen.head.record, seen.policies.record
-    if _is_compacted_first(head, policies) and _can_trim(seen, namespace):
-        return True
-    return 0 < policies.compact_after_bytes <= head.bytes
+    return policies.compact_after_bytes > 0 and (
+        policies.compact_after_bytes <= head.bytes or _can_trim(seen, namespace)
+    )
 
 
 def _compact(log: Log, pace: Pace) -> Done:
     view, last = log.refresh(sync=True), log.view().head.generation
     new = view.head.bytes - (scan.bytes_before(log, view, last.horizon) if last is not None else 0)
     policies = log.policies().record
-    trim_waits = _is_compacted_first(view.head, policies) and _is_past_retention(log)
-    if new < policies.compact_after_bytes and not trim_waits:
-        return Done(again_ms=retention.next_ms(log, view, policies) if last is None else None)
+    if new < policies.compact_after_bytes and not retention.waits_for_compaction(log, view, policies):
+        return Done(again_ms=retention.next_ms(log, view, policies))
     rows = view.head.records - (last.read - last.records if last is not None else 0)
     read = new + (last.bytes if last is not None else 0)
     generation = compact(log, pace.of_rows(read / max(1, rows)))

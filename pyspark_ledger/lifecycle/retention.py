@@ -95,6 +95,16 @@ def wanted(log: Log, view: View, policies: Policies) -> int:
     return _Ledgers(log, view).first_kept(policies)
 
 
+def waits_for_compaction(log: Log, view: View, policies: Policies) -> bool:
+    """Whether ledgers are past what the topic keeps, and a compaction has to come first: the topic is to be compacted
+    and never was, or the newest generation does not have what is in them."""
+    done = view.head.generation.read if view.head.generation is not None else 0
+    ledgers = _Ledgers(log, view)
+    return bool(policies.compact_after_bytes) and max(ledgers.first, ledgers.of_record(done)) < ledgers.first_kept(
+        policies
+    )
+
+
 def start_of_wanted(log: Log, view: View, policies: Policies) -> LedgerStart:
     """Where that ledger begins."""
     ledgers = _Ledgers(log, view)

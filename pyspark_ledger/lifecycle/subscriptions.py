@@ -82,7 +82,11 @@ def enforce_quota(log: Log) -> list[OverQuota]:
     policies, found = log.policies().record, over_quota(log, view)
     if not found or not policies.evict_backlog:
         return found
+    if retention.waits_for_compaction(log, view, policies):
+        return found  # nothing would be given up that they are made to lose
     ordinal = retention.start_of_wanted(log, view, policies).records
+    if view.head.generation is not None:
+        ordinal = min(ordinal, view.head.generation.read)
     return [replace(each, evicted=_evict(log, view, policies, each.name, ordinal)) for each in found]
 
 

@@ -134,6 +134,21 @@ def test_a_small_topic_is_compacted_before_it_is_trimmed_for_the_first_time_I9(s
     assert {record["k"]: record["v"] for record in compacted} == {"0": 0, "1": 1}
 
 
+def test_a_topic_is_compacted_when_only_the_horizon_holds_back_what_is_too_old(space):
+    """However little was written since: otherwise retention would wait for it."""
+    space.write("t", range(1))
+    space.client.set_policies("t", retention_age=timedelta(days=2), compact_after_bytes=1 << 30)
+    maintainer = space.maintainer()
+    for day in range(12):
+        space.write("t", range(2 * day, 2 * day + 2))
+        space.run(maintainer, DAY)
+    head = space.head("t")
+    assert head.generation.number > 1
+    assert head.records - head.trim.records <= 8
+    compacted = space.client.reader("t", end="latest", compacted=True)
+    assert {record["v"] for record in compacted} == set(range(24))
+
+
 def test_who_trims_and_does_not_compact_says_why_nothing_is_given_up(space, caplog):
     space.write("t", range(6))
     space.client.set_policies("t", retention_age=timedelta(hours=1), compact_after_bytes=1 << 30)

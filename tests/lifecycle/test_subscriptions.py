@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from pyspark_ledger.base.clock import Clock
+from pyspark_ledger.compaction.run import compact
 from pyspark_ledger.cursors.attachment import Attachment
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.node import CursorNode
@@ -124,6 +125,17 @@ def test_evict_moves_it_to_where_the_topic_would_begin_and_marks_it_I8_I15(world
     assert retention.trim(world.log()).records == 8
     # What retention keeps, it keeps for this one too, however far over the quota it is.
     assert [each.evicted for each in subscriptions.enforce_quota(world.log())] == [0]
+
+
+def test_nobody_loses_what_the_compaction_holds_back_all_the_same_I15(tmp_path):
+    world = World(tmp_path, SMALL, SeededClock(1), key="n")
+    write(world, range(6))
+    compact(world.log())
+    write(world, range(6, 18), HOUR)
+    keep(world, retention_age=timedelta(hours=1), backlog_quota_age=timedelta(hours=2), backlog_action="evict")
+    subscribe(world, "slow")
+    assert [each.evicted for each in subscriptions.enforce_quota(world.log())] == [6]
+    assert cursor(world, "slow").ordinal == world.log().view().head.generation.read == 6
 
 
 def test_records_that_it_had_acknowledged_are_not_lost_to_it(world):
