@@ -146,7 +146,7 @@ def test_a_topic_is_compacted_when_only_the_horizon_holds_back_what_is_too_old(s
     assert head.generation.number > 1
     assert head.records - head.trim.records <= 8
     compacted = space.client.reader("t", end="latest", compacted=True)
-    assert {record["v"] for record in compacted} == set(range(24))
+    assert {record["v"] for record in compacted} == {21, 22, 23}  # the last of each of three keys
 
 
 def test_who_trims_and_does_not_compact_says_why_nothing_is_given_up(space, caplog):
