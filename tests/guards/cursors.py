@@ -428,8 +428,8 @@ GUARDS = [
     Guard(
         "cursors/an-owner-has-an-epoch-of-its-own",
         "cursors/attachment.py",
-        "owner_name=self._name, epoch=cursor.epoch + 1, compacted=self._compacted",
-        instead="owner_name=self._name, compacted=self._compacted",
+        "                epoch=cursor.epoch + 1,\n                compacted=self._compacted,\n",
+        instead="                compacted=self._compacted,\n",
         why="Records of different owners are told apart by their epoch (I6).",
         tests=("cursors/test_cursor.py::test_an_owner_that_was_away_is_fenced_and_changes_nothing_I6",),
     ),

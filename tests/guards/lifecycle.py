@@ -191,10 +191,9 @@ GUARDS = [
     Guard(
         "gc/deletes-before-it-raises",
         "lifecycle/gc.py",
-        "    try:\n        _delete_replaced(log, view, deletion)\n",
+        "        _delete_replaced(log, view, deletion)\n",
         instead=(
-            "    _raise_epoch(log, view.head.gc_epoch, next_epoch)\n"
-            "    try:\n        _delete_replaced(log, view, deletion)\n"
+            "        _raise_epoch(log, view.head.gc_epoch, next_epoch)\n        _delete_replaced(log, view, deletion)\n"
         ),
         why="What the epoch kept is written down anew by the raise: deleting after it would be too late by a grace for a pause (I12).",
         tests=(

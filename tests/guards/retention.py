@@ -244,8 +244,8 @@ GUARDS = [
     Guard(
         "subscriptions/renewed-at-the-version-that-was-seen",
         "lifecycle/subscriptions.py",
-        "cursor.record.name), cursor.record, cursor.version)])",
-        instead="cursor.record.name), cursor.record, None)])",
+        "record.name), record, cursor.version)])",
+        instead="record.name), record, None)])",
         why="What was acknowledged meanwhile is not undone (I8).",
         tests=("lifecycle/test_subscriptions.py::test_what_its_owner_acknowledges_while_it_is_written_anew_stays_I8",),
     ),
