@@ -366,7 +366,9 @@ GUARDS = [
         "        _delete_given_up(log, view.head, deletion)\n        # Last: a leaf or a manifest that nothing names any more leads to other files, which go before it.\n        _delete_unnamed(log, view, judged, epochs, deletion)\n",
         instead="        _delete_unnamed(log, view, judged, epochs, deletion)\n        _delete_given_up(log, view.head, deletion)\n",
         why="A leaf that nothing names any more leads to files, and goes after them (I13).",
-        tests=("lifecycle/test_retention.py::test_a_crash_while_files_are_deleted_is_completed_by_the_next_run",),
+        tests=(
+            "lifecycle/test_retention.py::test_after_such_a_crash_files_are_found_that_are_older_than_the_leaf_that_names_them_I13",
+        ),
     ),
     Guard(
         "gc/given-up-for-the-grace",

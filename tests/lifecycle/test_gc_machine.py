@@ -6,11 +6,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -30,7 +28,7 @@ from pyspark_ledger.metadata.records import Entry
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
 from tests.support import examples
-from tests.support.lifecycle import named
+from tests.support.lifecycle import crash_after_deleting, named
 from tests.support.rollback import Snapshot, restore, snapshot
 from tests.support.worlds import SCHEMA, SMALL, World, append, stage
 
@@ -205,21 +203,6 @@ class GcMachine(RuleBasedStateMachine):
             gone = trimmed.records_before_begin(self.world.log().view().head)
             assert self.world.read() == self.written[gone:], "I1, I2"
             shutil.rmtree(self.folder, ignore_errors=True)
-
-
-@contextmanager
-def crash_after_deleting(world: World, files: int) -> Iterator[None]:
-    real, left = world.storage.delete, files
-
-    def delete(path: str) -> None:
-        nonlocal left
-        if not left:
-            raise Crash("while deleting")
-        left -= 1
-        real(path)
-
-    with mock.patch.object(world.storage, "delete", delete):
-        yield
 
 
 def assert_nothing_is_missing(world: World) -> None:

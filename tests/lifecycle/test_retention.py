@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -24,7 +25,7 @@ from pyspark_ledger.metadata.port import RetentionKey, TokenGroupKey
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.tokens import Tokens
-from tests.support.lifecycle import act_before
+from tests.support.lifecycle import act_before, crash_after_deleting
 from tests.support.worlds import SCHEMA, SMALL, World, append, stage
 
 GRACE_S = 100.0
@@ -351,6 +352,31 @@ def test_a_crash_while_files_are_deleted_is_completed_by_the_next_run(world, app
             del storage.delete
         assert world.read() == list(range(24, 40))
     collect(world, 3)
+    log = world.log()
+    assert len(world.files()) == len({file.uid for file in gc.references(log, log.view())})
+
+
+@pytest.mark.parametrize("deleted", range(0, 16, 3))
+def test_after_such_a_crash_files_are_found_that_are_older_than_the_leaf_that_names_them_I13(world, deleted):
+    """They were staged in the epoch before. None of these runs looks at everything."""
+
+    def collect(times: int) -> None:
+        for _ in range(times):
+            world.clock.sleep(GRACE_S)
+            gc.collect(world.log(), thorough=False)
+
+    collect(3)
+    staged = [stage(world.log(), number) for number in range(8)]
+    collect(1)
+    for entry in staged:
+        log = world.log()
+        protocol.append(log, StagedBatch(log.clock.new_id(), (entry,), SCHEMA))
+    write(world, range(8, 10))
+    retention.trim(world.log(), before="2:0:0")
+    collect(2)
+    with crash_after_deleting(world, deleted), suppress(Crash):
+        collect(1)
+    collect(3)
     log = world.log()
     assert len(world.files()) == len({file.uid for file in gc.references(log, log.view())})
 

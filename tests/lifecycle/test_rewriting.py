@@ -20,8 +20,10 @@ from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput
 from pyspark_ledger.files import mask
 from pyspark_ledger.files.entryfile import EntryReader, EntryWriter
 from pyspark_ledger.lifecycle import gc, going, retention, rewriting
+from pyspark_ledger.lifecycle.rewrite_copy import LedgerCopy
 from pyspark_ledger.lifecycle.rewriting import Rewritten, rewrite
 from pyspark_ledger.log import places, policies, scan, seal
+from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.log.rows import read_slice
 from pyspark_ledger.log.slices import LogSlice
@@ -59,6 +61,12 @@ def entries(world: World) -> list[Entry]:
     return [
         entry for commit in log.commits_from(log.view(), places.earliest(log.view())) for entry in log.entries(commit)
     ]
+
+
+def copy_all(log: Log) -> list[LedgerCopy]:
+    """What a rewriting does before it publishes."""
+    work = rewriting.plan(log, log.refresh(sync=True), 1 << 20, everything=False)
+    return [rewriting.copy(log.files, each, log.view().head.gc_epoch, log.clock) for each in work]
 
 
 def everything_seen(world: World) -> object:
@@ -318,8 +326,7 @@ def test_what_was_replaced_later_is_not_deleted_with_what_was_replaced_before_I1
 def test_what_is_replaced_while_gc_raises_the_epoch_is_kept_from_then_on_I12(world):
     write(world, range(18))
     log = world.log()
-    work = rewriting.plan(log, log.refresh(sync=True), 1 << 20, everything=False)
-    copied = [rewriting.copy(log.files, each, log.view().head.gc_epoch, log.clock) for each in work]
+    copied = copy_all(log)
     transact = log.metadata.transact
 
     def raise_the_epoch_first(ops):
@@ -336,18 +343,26 @@ def test_what_is_replaced_while_gc_raises_the_epoch_is_kept_from_then_on_I12(wor
 def test_nothing_is_published_after_a_rollback_was_noticed_I18(world):
     write(world, range(18))
     log, noted = world.log(), SetBack(1, "somebody", "its head is older than it was before")
-    work = rewriting.plan(log, log.refresh(sync=True), 1 << 20, everything=False)
-    copied = [rewriting.copy(log.files, each, log.view().head.gc_epoch, log.clock) for each in work]
+    copied = copy_all(log)
     world.log().change_head(lambda head: replace(head, set_back=noted), "a note")
     with pytest.raises(DataLoss, match="LEDGER_SET_BACK"):
         rewriting.publish(log, copied)
 
 
+def test_of_two_that_have_copied_the_same_ledger_the_second_changes_nothing_I6(world):
+    write(world, range(18))
+    log = world.log()
+    first, second = copy_all(log), copy_all(log)
+    assert rewriting.publish(log, first) == first
+    head = world.log().view().head
+    assert rewriting.publish(log, second) == []
+    assert world.log().view().head == head
+
+
 def test_a_ledger_that_was_given_up_meanwhile_is_left_out_I12(world):
     write(world, range(18))
     log = world.log()
-    work = rewriting.plan(log, log.refresh(sync=True), 1 << 20, everything=False)
-    copied = [rewriting.copy(log.files, each, log.view().head.gc_epoch, log.clock) for each in work]
+    copied = copy_all(log)
     retention.trim(world.log(), before="2:0:0")
     assert [each.before.ledger for each in rewriting.publish(log, copied)] == [2, 3]
 
@@ -494,9 +509,7 @@ def seal_now(world: World) -> None:
 
 def rewrite_without_lock(world: World) -> None:
     log = world.log()
-    work = rewriting.plan(log, log.refresh(sync=True), 1 << 20, everything=False)
-    copied = [rewriting.copy(log.files, each, log.view().head.gc_epoch, log.clock) for each in work]
-    rewriting.publish(log, copied)
+    rewriting.publish(log, copy_all(log))
 
 
 RIVALS: dict[str, Callable[[World], object]] = {

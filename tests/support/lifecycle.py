@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest import mock
 
 from pyspark_ledger.base.position import EARLIEST
 from pyspark_ledger.log import generations
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.metadata.port import DedupKey
 from pyspark_ledger.metadata.records import FileRef
+from pyspark_ledger.testing.memory import Crash
 from tests.support.worlds import World
 
 
@@ -43,3 +46,18 @@ def act_before(log: Log, step: int, act) -> Callable[[], bool]:
     for name in ("read", "read_many", "children", "sync", "transact"):
         setattr(log.metadata, name, counted(getattr(log.metadata, name)))
     return lambda: left <= 0
+
+
+@contextmanager
+def crash_after_deleting(world: World, files: int) -> Iterator[None]:
+    real, left = world.storage.delete, files
+
+    def delete(path: str) -> None:
+        nonlocal left
+        if not left:
+            raise Crash("while deleting")
+        left -= 1
+        real(path)
+
+    with mock.patch.object(world.storage, "delete", delete):
+        yield
