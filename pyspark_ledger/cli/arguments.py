@@ -36,7 +36,10 @@ def _seconds(text: str) -> float | None:
 
 
 def duration_or_never(context: click.Context, option: click.Parameter, text: str | None) -> float | str | None:
-    return text if text == NEVER else duration(context, option, text)
+    seconds = text if text == NEVER else duration(context, option, text)
+    if seconds == 0:
+        raise click.BadParameter(f"'{text}' is no time to keep anything: write 30s, 10m, 1h or 7d, or {NEVER}")
+    return seconds
 
 
 def size(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:

@@ -86,7 +86,7 @@ def _trim(log: Log, _pace: Pace) -> Done:
     done, policies = retention.trim(log), log.policies().record
     numbers = {"ledgers": done.ledgers, "records": done.records, "bytes": done.bytes}
     if done.holds:  # they may pass at any time
-        about = {hold.by for hold in done.holds}
+        about = {hold.by.partition(",")[0] for hold in done.holds}  # who, and not where its horizon is by now
         return Done(numbers, warning=f"{done.why}, which retention would give up", about=about)
     return Done(numbers, retention.next_ms(log, log.view(), policies))
 
