@@ -522,7 +522,7 @@ def test_a_token_that_a_late_group_cannot_have_seen_is_data_loss_and_no_duplicat
     assert Tokens(world.log(), "early").consume(tokens[8:9]) == [True]
 
 
-def test_a_token_that_was_not_consumed_before_its_record_went_is_data_loss_I11(world):
+def test_a_token_is_consumed_as_long_as_its_files_are_there_and_known_as_consumed_after_that_I11(world):
     write(world, range(18), mints=True)
     tokens = tokens_of(world)
     group = Tokens(world.log(), "g")
