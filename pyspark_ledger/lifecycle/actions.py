@@ -19,6 +19,7 @@ from pyspark_ledger.log import scan, seal, trimmed
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.port import CondemnedsKey
+from pyspark_ledger.metadata.records import Head, Policies, Topic
 from pyspark_ledger.metadata.wallclock import believable_ms
 
 logger = logging.getLogger(__name__)
@@ -72,13 +73,20 @@ def _seal(log: Log, _pace: Pace) -> Done:
     return Done({"ledgers": seal.seal(log).head.ledger - before})
 
 
-def _can_trim(seen: Seen, namespace: OpenNamespace) -> bool:
-    """A topic that is about to be compacted for the first time waits for that: after it the last record of each key is
-    kept, whatever is given up."""
+def _can_trim(seen: Seen, _namespace: OpenNamespace) -> bool:
     head, policies = seen.head.record, seen.policies.record
-    if seen.topic.key and head.generation is None and _can_compact(seen, namespace):
-        return False
+    return _may_be_old(head, policies) and not _waits_for_compaction(seen.topic, head, policies)
+
+
+def _may_be_old(head: Head, policies: Policies) -> bool:
     return bool(policies.retention_ms or policies.retention_bytes) and head.ledger > trimmed.begin(head).ledger
+
+
+def _waits_for_compaction(topic: Topic, head: Head, policies: Policies) -> bool:
+    """Nothing is given up of a topic that is to be compacted and never was, and that does not wait until enough was
+    written: after the first compaction the last record of each key is kept, whatever is given up."""
+    to_be_compacted = bool(topic.key) and policies.compact_after_bytes > 0 and head.generation is None
+    return to_be_compacted and _may_be_old(head, policies)
 
 
 def _trim(log: Log, _pace: Pace) -> Done:
@@ -116,14 +124,15 @@ def _collect(log: Log, pace: Pace) -> Done:
 
 
 def _can_compact(seen: Seen, _namespace: OpenNamespace) -> bool:
-    after = seen.policies.record.compact_after_bytes
-    return 0 < after <= seen.head.record.bytes
+    head, policies = seen.head.record, seen.policies.record
+    return 0 < policies.compact_after_bytes <= head.bytes or _waits_for_compaction(seen.topic, head, policies)
 
 
 def _compact(log: Log, pace: Pace) -> Done:
     view, last = log.refresh(sync=True), log.view().head.generation
     new = view.head.bytes - (scan.bytes_before(log, view, last.horizon) if last is not None else 0)
-    if new < log.policies().record.compact_after_bytes:
+    policies = log.policies().record
+    if new < policies.compact_after_bytes and not _waits_for_compaction(log.topic, view.head, policies):
         return Done(again_ms=None)
     rows = view.head.records - (last.read - last.records if last is not None else 0)
     read = new + (last.bytes if last is not None else 0)

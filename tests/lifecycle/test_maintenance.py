@@ -121,6 +121,20 @@ def test_a_topic_is_compacted_when_enough_was_written_since(space):
     assert (space.head("t").generation.number, space.head("t").generation.read) == (2, 12)
 
 
+def test_however_little_was_written_a_topic_is_compacted_before_it_is_trimmed(space):
+    """Or the state of its keys would have lost those that nobody has written since."""
+    space.write("t", range(3))
+    space.client.set_policies("t", retention_age=timedelta(hours=1), compact_after_bytes=1 << 30)
+    space.clock.sleep(2 * DAY)
+    trimming = [each for each in ACTIONS if each.name in ("seal", "trim")]
+    space.maintainer(*trimming).once()
+    assert space.head("t").trim is None
+    for _ in range(2):
+        assert space.maintainer().once()
+    assert space.head("t").trim.records == 3
+    assert [record["v"] for record in space.client.reader("t", end="latest", compacted=True)] == [0, 1, 2]
+
+
 def test_small_files_are_joined_if_the_topic_says_so_and_left_alone_then(space, monkeypatch):
     space.write("t", range(9))
     space.client.set_policies("t", rewrite_below_bytes=1 << 20)
