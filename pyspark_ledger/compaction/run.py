@@ -45,7 +45,7 @@ def compact(
         if work is None:
             return None
         survivors = survivors_of(work.input, _throttled(log, progress, read_rate))
-        return publish(log, work, write(work, survivors, _throttled(log, progress, write_rate)))
+        return publish(log, work, write(work, survivors, _throttled(log, progress, write_rate), log.clock))
 
 
 def _check_rates(**rates: float | None) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
+from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.compaction import fold
 from pyspark_ledger.compaction.fold import Fold, Survivors
@@ -128,10 +129,12 @@ def _width(kind: pa.DataType) -> int:
 # -- phase two --------------------------------------------------------------------------------------------------
 
 
-def write(work: Work, survivors: Survivors, progress: Progress = lambda *_: None) -> list[CompactedBatch]:
+def write(
+    work: Work, survivors: Survivors, progress: Progress = lambda *_: None, clock: Clock = SYSTEM_CLOCK
+) -> list[CompactedBatch]:
     """Copies survivors into compacted files."""
     storage = open_storage(work.input.storage)
-    writer = CompactedWriter(storage, work.input.uuid, work.epoch, work.target)
+    writer = CompactedWriter(storage, work.input.uuid, work.epoch, work.target, clock)
     records, tombstones = RowNumbers(survivors.records), RowNumbers(survivors.tombstones)
     row, total = 0, len(survivors.records) + len(survivors.tombstones)
     try:

@@ -7,6 +7,7 @@ import contextlib
 import pyarrow as pa
 
 from pyspark_ledger.base import names
+from pyspark_ledger.base.clock import Clock
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import Unavailable
 from pyspark_ledger.files.entryfile import BATCH_BYTES, BATCH_ROWS, EntryWriter
@@ -20,8 +21,8 @@ FILE_ROWS = 8 << 20  # a generation of more is several files, readable in parall
 class CompactedWriter:
     """Writes a generation's files, in large batches, and keeps what the manifest says of each batch."""
 
-    def __init__(self, storage: Storage, uuid: str, epoch: int, schema: pa.Schema) -> None:
-        self._storage, self._uuid, self._epoch, self._schema = storage, uuid, epoch, schema
+    def __init__(self, storage: Storage, uuid: str, epoch: int, schema: pa.Schema, clock: Clock) -> None:
+        self._storage, self._uuid, self._epoch, self._schema, self._clock = storage, uuid, epoch, schema, clock
         self.rows = 0
         self._batches: list[CompactedBatch] = []
         self._pending: list[pa.RecordBatch] = []
@@ -45,7 +46,7 @@ class CompactedWriter:
 
     def _write_batch(self, batch: pa.RecordBatch) -> None:
         if self._open is None:
-            self._open = EntryWriter(self._storage, self._uuid, self._epoch, self._schema, "zstd")
+            self._open = EntryWriter(self._storage, self._uuid, self._epoch, self._schema, "zstd", self._clock)
         done = sum(rows for _, rows, _ in self._open_batches)
         self._open.write(batch)
         self._open.end_batch()

@@ -54,12 +54,12 @@ def wrong(scene: str, count: int = 12) -> set[str]:
 
 
 def test_an_append_that_takes_unknown_for_not_done_is_found_out(monkeypatch):
-    monkeypatch.setattr(protocol, "_look_for", lambda log, prepared: lambda: False)
+    monkeypatch.setattr(protocol, "_look_for", lambda log, prepared, **_: lambda: False)
     assert wrong("the log") & {"duplicate", "aborted read", "non-monotonic send"}
 
 
 def test_a_gc_that_believes_in_an_old_list_of_what_is_named_is_found_out(monkeypatch):
-    monkeypatch.setattr(gc, "_references", lambda log, view: iter(()))
+    monkeypatch.setattr(gc, "references", lambda *_: iter(()))
     with pytest.raises(Exception, match="LEDGER_FILE_MISSING"):
         for seed in seeds("the log", 4):
             Play(seed).run()
