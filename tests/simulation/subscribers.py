@@ -171,7 +171,8 @@ class Resetter(Process):
             self.tries = 0
         how, name, to, operation = self.doubtful
         self.tries += 1
-        keeps_acks = how in ("skip", "rewind", "redeliver")
+        # Those that only move forward do not move a query back that is ahead: what it has read before counts.
+        keeps_acks = how != "reset"
         self.calls += 1  # being fenced ends one call, and the next one is another role
         role, repeated = f"reset {self.calls}", self.tries > 1
         event = Reset(topic=LOG, subscription=name, keeps_acks=keeps_acks, repeated=repeated, role=role)

@@ -331,7 +331,7 @@ class Resetter(Role):
 
     def _do(self, act: str, to: str, count: int, operation: bytes, *, repeated: bool = False) -> None:
         cursor = self.client.cursor(ORDERS, self.subscription)
-        keeps = act in ("skip", "rewind", "redeliver")
+        keeps = act in ("skip", "clear", "rewind", "redeliver")  # these do not move a query back that is ahead
         ways: dict[str, Callable[[], Any]] = {
             "skip": lambda: cursor.skip(count, operation_id=operation),
             "clear": lambda: cursor.clear_backlog(operation_id=operation),
