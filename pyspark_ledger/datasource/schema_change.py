@@ -26,12 +26,14 @@ class SchemaWatch:
         if self._known >= view.head.schema_id:
             return None
         if self._found is None or begin < self._found[0]:
-            self._found = begin, self._search(view, begin)
+            first = next(self._log.commits_from(view, begin), None)
+            if first is None:
+                return None  # a ledger was sealed, and the next one has no commit yet
+            self._found = begin, self._search(view, first.number)
         return self._found[1]
 
-    def _search(self, view: View, begin: Position) -> Position:
+    def _search(self, view: View, first: int) -> Position:
         """The schemas of commits only ever grow, so this is a binary search."""
-        first = next(self._log.commits_from(view, begin)).number
         numbers = range(first, view.head.next_commit)
         at = bisect_left(numbers, self._known + 1, key=lambda number: self._schema_of(view, number))
         commit = self._log.commit(view, numbers[at])

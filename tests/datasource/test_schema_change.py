@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -19,9 +20,10 @@ from pyspark_ledger.client import LedgerClient, client_of, namespace_of, open_na
 from pyspark_ledger.datasource.schema_change import SchemaWatch
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.files.entryfile import stage_entry
+from pyspark_ledger.log import seal
 from tests.support import examples
 from tests.support.query import SMALL_LEDGERS, Query, add, edited, flat
-from tests.support.worlds import SCHEMA, World, append
+from tests.support.worlds import SCHEMA, SMALL, World, append
 
 CHANGED = r"LEDGER_SCHEMA_CHANGED\] topic 't' got columns that this stream does not have: 'more', from {} on"
 
@@ -136,6 +138,20 @@ def test_a_subscription_that_is_moved_past_a_change_fails_and_one_moved_back_rea
         else:
             assert query.batch() == rows
     query.reader.stop()
+
+
+def test_at_the_end_of_a_sealed_ledger_there_is_nothing_to_find(tmp_path):
+    """As after maintenance has sealed an idle ledger: the next one has no commit yet."""
+    world = World(tmp_path, replace(SMALL, commits_per_ledger=1))
+    log = world.log()
+    append(log, 1)
+    widen(log, 2)
+    end = log.refresh(sync=True).head.end
+    view = seal.seal(log)
+    assert view.head.end > end
+    assert SchemaWatch(log, SCHEMA.names).first_change(view, end) is None
+    append(log, 3)
+    assert SchemaWatch(log, SCHEMA.names).first_change(log.view(), end) == view.head.end
 
 
 @pytest.mark.parametrize("options", [{"columns": "n"}, {"schema": StructType().add("n", LongType())}], ids=str)
