@@ -28,7 +28,7 @@ from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.log.reader import POLL_S, WAIT_S, Record
 from pyspark_ledger.log.rows import read_slice
-from pyspark_ledger.log.slices import JoinedSlice, LogSlice, joined
+from pyspark_ledger.log.slices import LogSlice, joined
 from pyspark_ledger.metadata.records import Cursor, Head
 from pyspark_ledger.metadata.transactions import RolledBack
 
@@ -268,7 +268,7 @@ class Consumer:
             for rows in read_slice(self._log.storage, self._log.topic.uuid, piece, self._schema, with_ids=True):
                 for fields in rows.records():
                     messages.append(Message(*fields, ordinal + len(messages), read.epoch, read.revision))
-            assert isinstance(piece, LogSlice | JoinedSlice)
+            assert isinstance(piece, LogSlice)
             start = piece.end
             if len(messages) >= records:
                 break

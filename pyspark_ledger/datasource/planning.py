@@ -17,7 +17,7 @@ from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.reader import projection
 from pyspark_ledger.log.scan import share
-from pyspark_ledger.log.slices import Slice
+from pyspark_ledger.log.slices import Slice, joined
 
 PARTITION_BYTES = 128 << 20  # stored bytes for one task, as for Spark's own file sources
 SMALL_PARTITION_BYTES = 4 << 20  # below this, one more task costs more than it saves
@@ -83,6 +83,7 @@ def share_out(
 ) -> Sequence[LedgerPartition]:
     """Partitions for what a read consists of: contiguous and in order, so that ledger to ledger keeps the order of
     records."""
+    pieces = list(joined(pieces))
     total = sum(piece.bytes for piece in pieces)
     cores = os.cpu_count() or 1
     target = min(PARTITION_BYTES, max(SMALL_PARTITION_BYTES, total // cores))

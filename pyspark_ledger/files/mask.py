@@ -6,6 +6,7 @@ row. A mask is a compressed bitmap with a one for every row that is kept.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 
@@ -15,6 +16,8 @@ import pyarrow.compute as pc
 from pyspark_ledger.base.limits import MOST_MASKED_ROWS
 from pyspark_ledger.errors import InvalidInput, damage
 from pyspark_ledger.metadata.records import Entry
+
+_WINDOW = 1 << 14  # rows that are looked at together
 
 
 def pack(kept: pa.BooleanArray) -> bytes:
@@ -47,19 +50,42 @@ def cut(entry: Entry, kept: pa.BooleanArray) -> Entry | None:
     return entry if count == entry.records else replace(entry, masked=entry.records - count, mask=pack(kept))
 
 
+def kept(mask: bytes, rows: int, start: int, stop: int) -> pa.BooleanArray:
+    """Which of the rows [start, stop) are kept."""
+    return unpack(mask, rows).slice(start, stop - start) if mask else pa.repeat(True, stop - start)
+
+
+def joined(parts: Iterable[tuple[int, pa.BooleanArray]], rows: int) -> bytes:
+    """The mask of a file of so many rows, given which are kept from some row on, part by part and in order. What lies
+    between the parts is masked. Empty if from the first one to the end of the last one every row is kept."""
+    bits, first, end = [], None, 0
+    for row, part in parts:
+        first = row if first is None else first
+        bits += [pa.repeat(False, row - end), part]
+        end = row + len(part)
+    whole = pa.concat_arrays([*bits, pa.repeat(False, rows - end)])
+    return b"" if whole.true_count == end - (first or 0) else pack(whole)
+
+
 def count(mask: bytes, rows: int, start: int, stop: int) -> int:
     """How many of the rows [start, stop) are kept."""
-    if not mask:
-        return stop - start
-    return int(pc.sum(unpack(mask, rows).slice(start, stop - start)).as_py() or 0)
+    return int(unpack(mask, rows).slice(start, stop - start).true_count) if mask else stop - start
 
 
 def skip(mask: bytes, rows: int, start: int, kept: int) -> int:
-    """The index of the next kept row after ``kept`` of them, counted from ``start``; ``rows`` if there is none."""
+    """The index of the next kept row after ``kept`` of them, counted from ``start``; ``rows`` if there is none. It looks
+    at no more of a long mask than it needs, because a stream with a limit asks for every batch."""
     if not mask:
         return min(rows, start + kept)
-    found = pc.indices_nonzero(unpack(mask, rows).slice(start))
-    return start + int(found[kept].as_py()) if kept < len(found) else rows
+    bits = unpack(mask, rows)
+    while start < rows:
+        window = bits.slice(start, _WINDOW)
+        found = window.true_count
+        if kept < found:
+            return start + int(pc.indices_nonzero(window)[kept].as_py())
+        kept -= found
+        start += _WINDOW
+    return rows
 
 
 def _size(rows: int) -> int:

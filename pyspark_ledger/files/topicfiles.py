@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import builtins
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import MISSING, dataclass, fields
 from itertools import islice
 from operator import itemgetter
 from types import UnionType
-from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,6 +48,7 @@ class RowCodec(Generic[T]):
         self._names = tuple(columns)
         self._values: _Convert = itemgetter(*columns) if len(columns) > 1 else _only(*columns)
         self._columns = columns
+        self._defaults = {field.name: field.default for field in fields(cast(Any, kind))}
         self._dumps = [(name, column.dump) for name, column in columns.items() if column.dump]
         self._loads = [(number, column.load) for number, column in enumerate(columns.values()) if column.load]
         self.schema = pa.schema([(name, column.type) for name, column in columns.items()])
@@ -63,6 +64,26 @@ class RowCodec(Generic[T]):
         for field, values in zip(structs.type, structs.flatten(), strict=True):
             if field.name in self._columns:
                 self._columns[field.name].check(f"{where}.{field.name}", values, structs.null_count)
+
+    def columns(self, table: pa.Table) -> dict[str, pa.Array]:
+        """The rows of a file, checked, for those who need no record for each."""
+        self.check(table)
+        return self.complete({name: one_array(table[name]) for name in table.schema.names}, table.num_rows)
+
+    def nested(self, structs: pa.StructArray) -> dict[str, pa.Array]:
+        """As :meth:`columns`, of records in a column that was checked."""
+        names = [field.name for field in structs.type]
+        return self.complete(dict(zip(names, structs.flatten(), strict=True)), len(structs))
+
+    def complete(self, columns: dict[str, pa.Array], count: int) -> dict[str, pa.Array]:
+        """One column for each field. If it was added later than the file was written, all rows have its default."""
+        return {name: columns[name] if name in columns else self._absent(name, count) for name in self._names}
+
+    def _absent(self, name: str, count: int) -> pa.Array:
+        default, kind = self._defaults[name], self._columns[name].type
+        if default is MISSING:
+            raise ValueError(f"there is no column '{name}'")
+        return pa.nulls(count, kind) if default is None else pa.repeat(pa.scalar(default, kind), count)
 
     def dump(self, record: T) -> dict[str, Any]:
         row = {name: getattr(record, name) for name in self._names}
@@ -86,11 +107,8 @@ class RowCodec(Generic[T]):
         all of them."""
         if not count:
             return []
-        if not columns.keys() >= self._columns.keys():
-            names = list(columns)
-            rows = zip(*(column.to_pylist() for column in columns.values()), strict=True)
-            return [self.load(dict(zip(names, row, strict=True))) for row in rows]
-        values = [column.load_all(columns[name]) for name, column in self._columns.items()]
+        there = self.complete(columns, count)
+        values = [column.load_all(there[name]) for name, column in self._columns.items()]
         return list(map(self._kind, *values))
 
     def _load_older(self, row: dict[str, Any]) -> T:
@@ -101,7 +119,7 @@ class RowCodec(Generic[T]):
         return self._kind(**values)
 
 
-def _to_list(values: pa.Array) -> list[Any]:
+def to_list(values: pa.Array) -> list[Any]:
     """Most columns have the same value in all rows of a file, and then only one is made."""
     if len(values) > 1 and not pat.is_nested(values.type):
         distinct = values.unique()
@@ -125,7 +143,7 @@ class _Column(NamedTuple):
 
     def load_all(self, values: pa.Array) -> list[Any]:
         if self.rows is None:
-            found = _to_list(values)
+            found = to_list(values)
             return found if self.load is None else [None if each is None else self.load(each) for each in found]
         if pat.is_list(values.type):
             records = iter(self._records(values.flatten()))
@@ -137,8 +155,7 @@ class _Column(NamedTuple):
         assert self.rows is not None
         if structs.null_count == len(structs):
             return [None] * len(structs)
-        names = [field.name for field in structs.type]
-        records = self.rows.load_all(dict(zip(names, structs.flatten(), strict=True)), len(structs))
+        records = self.rows.load_all(self.rows.nested(structs), len(structs))
         if not structs.null_count:
             return records
         there = structs.is_valid().to_pylist()
@@ -190,7 +207,21 @@ class _Listed:
     entry: Entry
 
 
-_FILES, _LISTED = RowCodec(FileRef), RowCodec(_Listed)
+_FILES, _ENTRIES, _LISTED = RowCodec(FileRef), RowCodec(Entry), RowCodec(_Listed)
+
+
+def entry_columns(entries: pa.StructArray) -> dict[str, pa.Array]:
+    """The fields of entries that are rows of a file, and those of their files as ``file.epoch`` and so on."""
+    if entries.null_count:
+        raise ValueError("an entry is missing")
+    columns = _ENTRIES.nested(entries)
+    files = _FILES.nested(columns.pop("file"))
+    return columns | {f"file.{name}": column for name, column in files.items()}
+
+
+def listed_columns(table: pa.Table) -> dict[str, pa.Array]:
+    """The same, of the entries in a list."""
+    return entry_columns(_LISTED.columns(table)["entry"])
 
 
 def check_columns(table: pa.Table, schema: pa.Schema) -> None:
@@ -212,7 +243,7 @@ class TopicFiles:
         self.storage = storage
         self.uuid = uuid
         self._clock = clock
-        self._remembered: OrderedDict[tuple[bytes, RowCodec[Any] | None], Any] = OrderedDict()
+        self._remembered: OrderedDict[tuple[bytes, Hashable], Any] = OrderedDict()
 
     def of_ledger(self, ledger: int) -> TopicFiles:
         """The same, and what is staged carries a ledger in its name."""
@@ -236,13 +267,11 @@ class TopicFiles:
 
     def fetch_records(self, ref: FileRef, codec: RowCodec[T]) -> list[T]:
         """The rows as records. Kept in memory as such: to make a thousand of them takes ten milliseconds."""
+        return self.fetch_kept(ref, codec, lambda table: codec.load_all(codec.columns(table), table.num_rows))
 
-        def records(table: pa.Table) -> list[T]:
-            codec.check(table)
-            columns = {name: one_array(table[name]) for name in table.schema.names}
-            return codec.load_all(columns, table.num_rows)
-
-        return self._remember(ref, codec, lambda ref: self.fetch_as(ref, records))
+    def fetch_kept(self, ref: FileRef, what: Hashable, load: Callable[[pa.Table], list[T]]) -> list[T]:
+        """As :meth:`fetch_as`, and kept in memory. ``what`` tells it from other things that are made of the file."""
+        return self._remember(ref, what, lambda ref: self.fetch_as(ref, load))
 
     def fetch_as(self, ref: FileRef, load: Callable[[pa.Table], U]) -> U:
         """What ``load`` makes of the table; CorruptData if it cannot. Not kept in memory, because it may be large."""
@@ -250,8 +279,8 @@ class TopicFiles:
         with damage(self._where(ref)):
             return load(table)
 
-    def _remember(self, ref: FileRef, codec: RowCodec[Any] | None, read: Callable[[FileRef], list[T]]) -> list[T]:
-        key = (ref.uid, codec)
+    def _remember(self, ref: FileRef, what: Hashable, read: Callable[[FileRef], list[T]]) -> list[T]:
+        key = (ref.uid, what)
         if key not in self._remembered:
             self._remembered[key] = read(ref)
         self._remembered.move_to_end(key)

@@ -14,6 +14,8 @@ from functools import cache
 
 from pyspark_ledger.errors import CorruptData
 from pyspark_ledger.files.topicfiles import RowCodec, TopicFiles
+from pyspark_ledger.log.pieces import pieces_of_leaf
+from pyspark_ledger.log.slices import LogSlice
 from pyspark_ledger.metadata.records import Commit, FileRef
 
 
@@ -104,6 +106,10 @@ class Index:
 
     def commits_in(self, leaf: FileRef) -> list[Commit]:
         return self._files.fetch_records(leaf, _commit_rows())
+
+    def pieces(self, leaf: IndexRow) -> list[LogSlice | Commit]:
+        """What a read of a ledger consists of; see :func:`pieces_of_leaf`."""
+        return self._files.fetch_kept(leaf.file, LogSlice, lambda table: pieces_of_leaf(_commit_rows(), table))
 
     def references(self, epoch: int) -> Iterator[FileRef]:
         """Every file of the tree that was staged in this gc epoch or a later one. What is below a node was staged

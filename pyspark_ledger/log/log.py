@@ -28,6 +28,8 @@ from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.files.topicfiles import TopicFiles
 from pyspark_ledger.log import rollback
 from pyspark_ledger.log.index import Index
+from pyspark_ledger.log.pieces import slices_of_commit, slices_of_list
+from pyspark_ledger.log.slices import LogSlice
 from pyspark_ledger.log.trimmed import first_ledger
 from pyspark_ledger.metadata.port import (
     Check,
@@ -367,6 +369,26 @@ class Log:
             for leaf in index.leaves(lambda row: row.ledger, position.ledger):
                 yield from _ending_after(index.commits(leaf), position)
         yield from _ending_after(view.open_commits, position)
+
+    def pieces(
+        self, view: View, start: Position, end: Position, *, planned: bool = False
+    ) -> Iterator[Sequence[LogSlice | Commit]]:
+        """What the ledgers consist of that have a part of [start, end), one after the other: slices, and commits whose
+        slices are made when they are wanted. ``planned`` as for :meth:`index`."""
+        self.check_not_past_end(view, start)
+        if start.ledger < view.head.ledger:
+            index = self.index(view, planned=planned)
+            for leaf in index.leaves(lambda row: row.ledger, start.ledger):
+                if Position(leaf.ledger, 0, 0) >= end:
+                    return
+                yield index.pieces(leaf)
+        yield view.open_commits
+
+    def slices_of(self, commit: Commit) -> list[LogSlice]:
+        """All of a commit."""
+        if commit.entries_file is None:
+            return slices_of_commit(commit)
+        return self.files.fetch_kept(commit.entries_file, LogSlice, lambda table: slices_of_list(commit, table))
 
     def commit_at_ordinal(self, view: View, ordinal: int) -> Commit:
         """The commit of the record that has ``ordinal`` records before it; the first one if that is gone."""

@@ -15,7 +15,7 @@ from pyspark_ledger.log import places, scan, trimmed
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.log.rows import SliceRows, read_slice
-from pyspark_ledger.log.slices import JoinedSlice, LogSlice, Slice, joined
+from pyspark_ledger.log.slices import LogSlice, Slice, joined
 from pyspark_ledger.metadata.transactions import RolledBack
 
 POLL_S = 2.0  # how long a lost watch can go unnoticed
@@ -97,7 +97,7 @@ class Reader:
         if self._last is None or self._state_slices is not None:
             return self._start
         piece, row = self._last
-        assert isinstance(piece, LogSlice | JoinedSlice)
+        assert isinstance(piece, LogSlice)
         return piece.after(row + 1)
 
     def stop(self) -> None:

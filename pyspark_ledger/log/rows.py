@@ -17,7 +17,7 @@ from pyspark_ledger.files import mask
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import EntryReader
 from pyspark_ledger.files.storage import Storage
-from pyspark_ledger.log.slices import CompactedSlice, JoinedSlice, LogSlice, Slice
+from pyspark_ledger.log.slices import CompactedSlice, EntrySlice, LogSlice, SharedSlice, Slice
 
 # Position, value, publish time, producer, sequence id, token.
 RecordFields = tuple[Position, Mapping[str, Any], datetime, str, int | None, str | None]
@@ -28,7 +28,7 @@ class SliceRows(ABC):
     """Some records of a slice: the columns that were asked for, and each record's position, producer and so on."""
 
     uuid: str
-    indexes: pa.Array  # of the rows in their entry or compacted file
+    indexes: pa.Array  # of the rows in their file
     batch: pa.RecordBatch
     stored: pa.RecordBatch  # with the columns that ids and positions are read from
 
@@ -62,13 +62,13 @@ class SliceRows(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class LogRows(SliceRows):
+class EntryRows(SliceRows):
     """Records of one entry: most of their metadata is the same for all."""
 
-    piece: LogSlice
+    piece: EntrySlice
 
     def positions(self) -> tuple[pa.Array, pa.Array, pa.Array]:
-        return self._repeated(self.piece.ledger), self._repeated(self.piece.entry), self.indexes
+        return self._repeated(self.piece.ledger), self._repeated(self.piece.first_entry), self.indexes
 
     def publish_times(self) -> pa.Array:
         return self._repeated(self.piece.publish_ms)
@@ -85,64 +85,60 @@ class LogRows(SliceRows):
 
     @property
     def has_producer(self) -> bool:
-        return bool(self.piece.producer or self.piece.producer_column)
+        return self.piece.has_producer
 
     def tokens(self) -> pa.Array:
         piece = self.piece
         if not piece.mints:
             return pa.nulls(self.batch.num_rows, pa.string())
-        return TokenPrefix(self.uuid, piece.ledger, piece.entry).tokens(self.indexes)
+        return TokenPrefix(self.uuid, piece.ledger, piece.first_entry).tokens(self.indexes)
 
     def records(self) -> Iterator[RecordFields]:
         piece = self.piece
         published = _moment(piece.publish_ms)
         columns = (column.to_pylist() for column in (self.indexes, *self.ids(), self.tokens()))
         for value, index, *ids in zip(self._values(), *columns, strict=True):
-            yield Position(piece.ledger, piece.entry, index), value, published, *ids
+            yield Position(piece.ledger, piece.first_entry, index), value, published, *ids
 
     def _repeated(self, number: int | None) -> pa.Array:
         return pa.repeat(pa.scalar(number, pa.int64()), self.batch.num_rows)
 
 
 @dataclass(frozen=True, slots=True)
-class JoinedRows(SliceRows):
+class SharedRows(SliceRows):
     """Records of many entries that share a file."""
 
-    piece: JoinedSlice
-    owners: pa.Array  # for each record, the number of its piece
+    piece: SharedSlice
+    owners: pa.Array  # for each record, the number of its entry in the piece
 
     def positions(self) -> tuple[pa.Array, pa.Array, pa.Array]:
-        ledgers = self._of_piece([piece.ledger for piece in self._pieces])
-        entries = self._of_piece([piece.entry for piece in self._pieces])
-        return ledgers, entries, self._indexes()
+        ledgers = pa.repeat(pa.scalar(self.piece.ledger, pa.int64()), self.batch.num_rows)
+        return ledgers, self._entries(), self._indexes()
 
     def publish_times(self) -> pa.Array:
-        return self._of_piece([piece.publish_ms for piece in self._pieces])
+        return self._of_entry("publish_ms")
 
     def ids(self) -> tuple[pa.Array, pa.Array]:
-        first = self._pieces[0]
-        if first.sequence_column:
-            sequence = self.stored.column(first.sequence_column).cast(pa.int64())
+        piece = self.piece
+        if piece.sequence_column:
+            sequence = self.stored.column(piece.sequence_column).cast(pa.int64())
         else:
-            sequence = self._of_piece([piece.sequence for piece in self._pieces])
-        if first.producer_column:
-            producer = self.stored.column(first.producer_column).cast(pa.string())
+            sequence = self._of_entry("sequence")
+        if piece.producer_column:
+            producer = self.stored.column(piece.producer_column).cast(pa.string())
         else:
-            producer = self._of_piece([piece.producer for piece in self._pieces], pa.string())
+            producer = self._of_entry("producer")
         return producer, sequence
 
     @property
     def has_producer(self) -> bool:
-        first = self._pieces[0]  # as all of them
-        return bool(first.producer or first.producer_column)
+        return self.piece.has_producer
 
     def tokens(self) -> pa.Array:
-        if not self._pieces[0].mints:
+        if not self.piece.mints:
             return pa.nulls(self.batch.num_rows, pa.string())
-        prefixes = [f"{TokenPrefix(self.uuid, piece.ledger, piece.entry)}" for piece in self._pieces]
-        return pc.binary_join_element_wise(
-            self._of_piece(prefixes, pa.string()), self._indexes().cast(pa.string()), ":"
-        )
+        parts = (part.cast(pa.string()) for part in (self._entries(), self._indexes()))
+        return pc.binary_join_element_wise(f"{self.uuid}:{self.piece.ledger}", *parts, ":")
 
     def records(self) -> Iterator[RecordFields]:
         columns = (*self.positions(), self.publish_times(), *self.ids(), self.tokens())
@@ -150,18 +146,17 @@ class JoinedRows(SliceRows):
         for value, ledger, entry, index, published, *ids in rows:
             yield Position(ledger, entry, index), value, _moment(published), *ids
 
+    def _entries(self) -> pa.Array:
+        """For each record the number of its entry in the ledger,"""
+        return pc.add(self.owners, self.piece.first_entry)
+
     def _indexes(self) -> pa.Array:
-        """Of the rows in their entries."""
-        return pc.subtract(self.indexes, self._of_piece([piece.first_row for piece in self._pieces]))
+        """and of the row in its entry."""
+        return pc.subtract(self.indexes, self._of_entry("first_row"))
 
-    @property
-    def _pieces(self) -> tuple[LogSlice, ...]:
-        """Those that have records here."""
-        return self.piece.pieces[self.owners[0].as_py() : self.owners[-1].as_py() + 1]
-
-    def _of_piece(self, values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array:
-        """For each record what its piece has."""
-        return pa.array(values, kind or pa.int64()).take(pc.subtract(self.owners, self.owners[0]))
+    def _of_entry(self, name: str) -> pa.Array:
+        """For each record what its entry has."""
+        return self.piece.entries[name].take(self.owners)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,12 +212,10 @@ class SliceReader:
         piece = self._piece
         kept = mask.unpack(piece.mask, piece.all_rows) if piece.mask else None
         self._file.choose([*schema.names, *_extra_columns(piece, with_ids)])
-        shift = piece.first_row if isinstance(piece, LogSlice) else 0  # from an index to a row of the file
-        for row, stored in self._file.batches(piece.start + shift, piece.stop + shift):
-            first = row - shift
-            indexes = pa.arange(first, first + stored.num_rows)
+        for row, stored in self._file.batches(piece.start, piece.stop):
+            indexes = pa.arange(row, row + stored.num_rows)
             if kept is not None:
-                wanted = kept.slice(first, stored.num_rows)
+                wanted = kept.slice(row, stored.num_rows)
                 stored, indexes = stored.filter(wanted), indexes.filter(wanted)
             if isinstance(piece, CompactedSlice):
                 wanted = _seen_from(stored, piece.base)
@@ -232,19 +225,17 @@ class SliceReader:
 
     def _found(self, indexes: pa.Array, batch: pa.RecordBatch, stored: pa.RecordBatch) -> SliceRows:
         piece = self._piece
-        if isinstance(piece, LogSlice):
-            return LogRows(self._uuid, indexes, batch, stored, piece)
-        if isinstance(piece, JoinedSlice):
+        if isinstance(piece, EntrySlice):
+            return EntryRows(self._uuid, indexes, batch, stored, piece)
+        if isinstance(piece, SharedSlice):
             first = indexes[0].as_py()
             owners = piece.owners(first, indexes[-1].as_py() + 1)
-            return JoinedRows(self._uuid, indexes, batch, stored, piece, owners.take(pc.subtract(indexes, first)))
+            return SharedRows(self._uuid, indexes, batch, stored, piece, owners.take(pc.subtract(indexes, first)))
         return CompactedRows(self._uuid, indexes, batch, stored)
 
 
 def _extra_columns(piece: Slice, with_ids: bool) -> list[str]:
     """Columns that have to be read in addition to those that were asked for."""
-    if isinstance(piece, JoinedSlice):
-        piece = piece.pieces[0]  # as all of them
     if isinstance(piece, LogSlice):
         return [name for name in (piece.sequence_column, piece.producer_column) if name] if with_ids else []
     return list(schemas.HIDDEN.names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,10 @@ from pyspark_ledger.files import mask
 from pyspark_ledger.files.entryfile import BATCH_ROWS
 from pyspark_ledger.log import trimmed
 from pyspark_ledger.log.slices import LogSlice, Slice
+from pyspark_ledger.metadata.records import Commit
 
 if TYPE_CHECKING:  # only for types: options name places where there is no log
     from pyspark_ledger.log.log import Log, View
-    from pyspark_ledger.metadata.records import Commit
 
 
 def slices(log: Log, view: View, start: Position, end: Position, *, planned: bool = False) -> Iterator[LogSlice]:
@@ -21,24 +22,36 @@ def slices(log: Log, view: View, start: Position, end: Position, *, planned: boo
     ``planned``: for a batch that was planned before some ledgers were given up. DataLoss if the start is gone."""
     if start < end and trimmed.is_gone(view.head, start, planned=planned):
         raise trimmed.loss(view.head, start)
-    for commit in log.commits_from(view, start, planned=planned):
-        if Position(commit.ledger, commit.first_entry, 0) >= end:
-            return
-        for number, entry in enumerate(log.entries(commit), commit.first_entry):
-            low = start.index if (commit.ledger, number) == (start.ledger, start.entry) else 0
-            stop = entry.records
-            if (commit.ledger, number) == (end.ledger, end.entry):
-                stop = min(stop, end.index)
-            before = (commit.ledger, number) < (start.ledger, start.entry)
-            past = (commit.ledger, number) > (end.ledger, end.entry)
-            if low < stop and not before and not past:
-                piece = LogSlice(
-                    entry.file, low, stop, entry.records, entry.mask, commit.ledger, number, commit.publish_ms,
-                    commit.producer, commit.sequence, commit.sequence_column, commit.producer_column, commit.mints,
-                    entry.first_row, entry.file_rows,
-                )  # fmt: skip
-                if piece.rows:
-                    yield piece
+    for pieces in log.pieces(view, start, end, planned=planned):
+        yield from _between(log, pieces, start, end)
+
+
+def _between(log: Log, pieces: Sequence[LogSlice | Commit], start: Position, end: Position) -> Iterator[LogSlice]:
+    """What lies in [start, end) of some pieces of a ledger: all of those in between, and a part of the outer ones."""
+    first = max(0, bisect_right(pieces, _place(start), key=_begin) - 1)
+    last = bisect_left(pieces, _place(end), key=_begin) - 1
+    for number in range(first, last + 1):
+        piece = pieces[number]
+        if isinstance(piece, Commit):
+            if _ends_after(piece, start):
+                yield from _between(log, log.slices_of(piece), start, end)
+        elif first < number < last:
+            yield piece
+        elif (part := piece.between(start, end)).rows:
+            yield part
+
+
+def _place(position: Position) -> tuple[int, int, int]:
+    return position.ledger, position.entry, position.index
+
+
+def _begin(piece: LogSlice | Commit) -> tuple[int, int, int]:
+    """The place of its first entry."""
+    return piece.ledger, piece.first_entry, 0
+
+
+def _ends_after(commit: Commit, position: Position) -> bool:
+    return (commit.ledger, commit.first_entry + commit.entry_count) > (position.ledger, position.entry)
 
 
 def count(log: Log, view: View, start: Position, end: Position) -> int:

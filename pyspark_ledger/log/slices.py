@@ -1,4 +1,4 @@
-"""The pieces that a read consists of: rows of an entry of the log, or rows of a compacted file.
+"""The pieces that a read consists of: rows of an entry of the log, of many entries, or of a compacted file.
 
 They are plain values that know no log: drivers plan with them, and executors read them.
 """
@@ -6,10 +6,11 @@ They are plain values that know no log: drivers plan with them, and executors re
 from __future__ import annotations
 
 import builtins
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,12 +22,12 @@ from pyspark_ledger.metadata.records import FileRef
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Rows [start, stop) of an entry, or of a compacted file. Those that are not masked are records."""
+    """Rows [start, stop) of a file. Those that are not masked are records."""
 
     file: FileRef
     start: int
     stop: int
-    all_rows: int  # of the entry or the file, masked ones too
+    all_rows: int  # of the file, masked ones too
     mask: builtins.bytes  # which of those are records; empty: all
 
     @property
@@ -40,95 +41,175 @@ class Slice:
         return mask.count(self.mask, self.all_rows, self.start, self.stop)
 
     @property
-    def file_rows(self) -> int:
-        """In the whole file."""
-        return self.all_rows
-
-    @property
     def bytes(self) -> int:
-        return self.file.length * self.width // self.file_rows
+        return self.file.length * self.width // self.all_rows
 
     def first(self, rows: int) -> Self:
         """The part with the first ``rows`` records."""
         return self.until(mask.skip(self.mask, self.all_rows, self.start, rows))
 
     def until(self, index: int) -> Self:
-        return replace(self, stop=min(self.stop, index))
+        return replace(self, stop=max(self.start, min(self.stop, index)))
 
     def since(self, index: int) -> Self:
-        return replace(self, start=min(self.stop, index))
+        return replace(self, start=max(self.start, min(self.stop, index)))
 
 
 @dataclass(frozen=True, slots=True)
-class LogSlice(Slice):
-    """A piece of the log: rows of one entry. The entry may be a part of a file that holds many."""
+class LogSlice(Slice, ABC):
+    """A piece of the log: rows of one entry, or of some that follow one another, of one ledger."""
 
     ledger: int
-    entry: int
-    publish_ms: int
-    producer: str
-    sequence: int | None
-    sequence_column: str = ""  # set if every record has its own
-    producer_column: str = ""
-    mints: bool = False  # its records have tokens
-    first_row: int = 0  # where in the file the entry begins,
-    shared_rows: int = 0  # and how many rows the file has; 0: those of the entry
+    first_entry: int
+    sequence_column: str  # set if every record has its own
+    producer_column: str
+    mints: bool  # its records have tokens
 
     @property
-    def file_rows(self) -> int:
-        return self.shared_rows or self.all_rows
-
-    @property
-    def file_start(self) -> int:
-        """Where it begins in the file,"""
-        return self.first_row + self.start
-
-    @property
-    def file_stop(self) -> int:
-        """and where it ends."""
-        return self.first_row + self.stop
+    @abstractmethod
+    def has_producer(self) -> bool:
+        """Whether it is known who wrote its records."""
 
     @property
     def begin(self) -> Position:
-        return Position(self.ledger, self.entry, self.start)
+        return self._position(self.start)
 
     @property
     def end(self) -> Position:
         """The next position to read."""
         return self.after(self.stop)
 
-    def after(self, index: int) -> Position:
-        """The position of the first record at or after an index: after an entry's last one, the next entry's first."""
-        index = mask.skip(self.mask, self.all_rows, index, 0) if index < self.all_rows else index
-        if index >= self.all_rows:
-            return Position(self.ledger, self.entry + 1, 0)
-        return Position(self.ledger, self.entry, index)
+    def between(self, start: Position, end: Position) -> Self:
+        """The part that lies in [start, end)."""
+        return self.since(self._row(start)).until(self._row(end))
+
+    @abstractmethod
+    def after(self, row: int) -> Position:
+        """The position of the first record at or after a row, if the one before that row is a part of this. After an
+        entry's last record it is the next entry's first."""
+
+    @abstractmethod
+    def _position(self, row: int) -> Position:
+        """Where a row is in the log,"""
+
+    @abstractmethod
+    def _row(self, position: Position) -> int:
+        """and the first row that is not before a position."""
 
 
 @dataclass(frozen=True, slots=True)
-class JoinedSlice(Slice):
-    """Pieces of the log that come one after the other in a file that they share, to be read at once. Its rows are those
-    of the file; what lies between two pieces is masked."""
+class EntrySlice(LogSlice):
+    """Rows of one entry, which has a file of its own."""
 
-    pieces: tuple[LogSlice, ...]
-    ends: tuple[int, ...]  # for each piece, where it ends in the file
+    publish_ms: int
+    producer: str
+    sequence: int | None
 
     @property
-    def end(self) -> Position:
-        """The next position to read."""
-        return self.after(self.stop)
+    def has_producer(self) -> bool:
+        return bool(self.producer or self.producer_column)
 
     def after(self, row: int) -> Position:
-        """The position of the first record at or after a row, if the one before that row is a part of this."""
-        piece = self.pieces[bisect_left(self.ends, row)]
-        return piece.after(row - piece.first_row)
+        row = mask.skip(self.mask, self.all_rows, row, 0)
+        return self._position(row) if row < self.all_rows else Position(self.ledger, self.first_entry + 1, 0)
+
+    def _position(self, row: int) -> Position:
+        return Position(self.ledger, self.first_entry, row)
+
+    def _row(self, position: Position) -> int:
+        own, asked = (self.ledger, self.first_entry), (position.ledger, position.entry)
+        if own == asked:
+            return position.index
+        return 0 if own > asked else self.all_rows
+
+
+# What the entries of a SharedSlice have, each in a row: where they begin and end in the file, and their metadata.
+ENTRIES = pa.schema(
+    [
+        ("first_row", pa.int64()),
+        ("end_row", pa.int64()),
+        ("publish_ms", pa.int64()),
+        ("producer", pa.string()),
+        ("sequence", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSlice(LogSlice):
+    """Rows of entries that share a file, to be read at once. What lies between two entries is masked.
+
+    A rewritten ledger has a thousand entries in a file, and to make a record of Python for each would take longer than
+    to read them. So they are columns, from the index to the task, and the numbers of the entries have no gap."""
+
+    entries: pa.RecordBatch  # see ENTRIES; all of an entry, even if only some of its rows are in the slice
+
+    @property
+    def has_producer(self) -> bool:
+        return bool(self.entries["producer"][0].as_py() or self.producer_column)  # as all of them
+
+    @property
+    def first_row(self) -> int:
+        """Where its first entry begins,"""
+        return self._first(0)
+
+    @property
+    def end_row(self) -> int:
+        """and where its last one ends."""
+        return self._end(len(self.entries) - 1)
+
+    def after(self, row: int) -> Position:
+        number = self._number(row - 1)
+        row = mask.skip(self.mask, self.all_rows, row, 0)
+        if row < self._end(number):
+            return Position(self.ledger, self.first_entry + number, row - self._first(number))
+        return Position(self.ledger, self.first_entry + number + 1, 0)
 
     def owners(self, start: int, stop: int) -> pa.Array:
-        """For the rows [start, stop), the numbers of the pieces that they are in."""
-        first, last = bisect_left(self.ends, start + 1), bisect_left(self.ends, stop)
-        ends = [*(end - start for end in self.ends[first:last]), stop - start]
-        runs = pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int32()), pa.arange(first, last + 1))
-        return pc.run_end_decode(runs)
+        """For the rows [start, stop), the numbers of the entries in ``entries`` that they are in."""
+        first, last = self._number(start), self._number(stop - 1)
+        ends = pc.subtract(self.entries["end_row"].slice(first, last - first), start).cast(pa.int32())
+        ends = pa.concat_arrays([ends, pa.array([stop - start], pa.int32())])
+        return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, pa.arange(first, last + 1)))
+
+    def _position(self, row: int) -> Position:
+        number = self._number(row)
+        return Position(self.ledger, self.first_entry + number, max(0, row - self._first(number)))
+
+    def _row(self, position: Position) -> int:
+        number = position.entry - self.first_entry
+        if position.ledger < self.ledger or (position.ledger == self.ledger and number < 0):
+            return self.first_row
+        if position.ledger > self.ledger or number >= len(self.entries):
+            return self.end_row
+        return min(self._first(number) + position.index, self._end(number))
+
+    def _number(self, row: int) -> int:
+        """Of the entry that a row is in; of one between two entries, the later one."""
+        return bisect_left(self.entries["end_row"], row + 1, key=_value)
+
+    def _first(self, number: int) -> int:
+        return int(self.entries["first_row"][number].as_py())
+
+    def _end(self, number: int) -> int:
+        return int(self.entries["end_row"][number].as_py())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """With the entries that rows are of: Arrow would pickle a part of a column with all that it was cut from."""
+        first, last = self._number(self.start), self._number(self.stop - 1)
+        entries = self.entries.slice(first, last + 1 - first)
+        cut = replace(self, first_entry=self.first_entry + first, entries=entries)
+        values = [getattr(cut, field.name) for field in fields(cut) if field.name != "entries"]
+        return _unpickled, (*values, entries.serialize().to_pybytes())
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    return scalar.as_py()
+
+
+def _unpickled(*values: Any) -> SharedSlice:
+    *others, entries = values
+    return SharedSlice(*others, pa.ipc.read_record_batch(pa.py_buffer(entries), ENTRIES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +222,15 @@ class CompactedSlice(Slice):
 
 
 def joined(pieces: Iterable[Slice], at_most: int | None = None) -> Iterator[Slice]:
-    """The same, with pieces joined that can be read at once: many small ones of a file that was rewritten are then not
-    slower than a large one. ``at_most``: not much more than so many rows in one."""
-    run: list[LogSlice] = []
+    """The same, with neighbours in one file joined, so that they are read at once: of commits with many entries, each
+    gives a slice of its own. ``at_most``: not much more than so many rows in one."""
+    run: list[SharedSlice] = []
     rows = 0
     for piece in pieces:
         if run and (not _follows(run[-1], piece) or (at_most is not None and rows >= at_most)):
             yield _join(run)
             run, rows = [], 0
-        if isinstance(piece, LogSlice) and piece.shared_rows:
+        if isinstance(piece, SharedSlice):
             run.append(piece)
             rows += piece.width
         else:
@@ -158,38 +239,27 @@ def joined(pieces: Iterable[Slice], at_most: int | None = None) -> Iterator[Slic
         yield _join(run)
 
 
-def _follows(before: LogSlice, piece: Slice) -> bool:
-    """Whether two can be read at once. They need not be neighbours in the file, but in its order."""
+def _follows(before: SharedSlice, piece: Slice) -> bool:
+    """Whether two can be read at once: nothing was cut off between them, and their records are of one kind."""
     return (
-        isinstance(piece, LogSlice)
+        isinstance(piece, SharedSlice)
         and piece.file.uid == before.file.uid
-        and piece.file_start >= before.file_stop
+        and (piece.ledger, piece.first_entry) == (before.ledger, before.first_entry + len(before.entries))
+        and before.stop == before.end_row <= piece.first_row == piece.start
         and piece.sequence_column == before.sequence_column
         and piece.producer_column == before.producer_column
-        and bool(piece.producer) == bool(before.producer)
+        and piece.has_producer == before.has_producer
         and piece.mints == before.mints
     )
 
 
-def _join(run: Sequence[LogSlice]) -> Slice:
-    first, last = run[0], run[-1]
+def _join(run: Sequence[SharedSlice]) -> SharedSlice:
     if len(run) == 1:
-        return first
-    ends = tuple([piece.file_stop for piece in run])
-    return JoinedSlice(
-        first.file, first.file_start, last.file_stop, first.shared_rows, _joined_mask(run), tuple(run), ends
+        return run[0]
+    parts = ((each.first_row, mask.kept(each.mask, each.all_rows, each.first_row, each.end_row)) for each in run)
+    return replace(
+        run[0],
+        stop=run[-1].stop,
+        mask=mask.joined(parts, run[0].all_rows),
+        entries=pa.concat_batches([each.entries for each in run]),
     )
-
-
-def _joined_mask(run: Sequence[LogSlice]) -> builtins.bytes:
-    width = sum(piece.width for piece in run)
-    if width == run[-1].file_stop - run[0].file_start and not any(piece.mask for piece in run):
-        return b""
-    parts, row = [], 0
-    for piece in run:
-        parts.append(pa.repeat(False, piece.file_start - row))
-        row = piece.file_stop
-        kept = mask.unpack(piece.mask, piece.all_rows) if piece.mask else pa.repeat(True, piece.all_rows)
-        parts.append(kept.slice(piece.start, piece.width))
-    parts.append(pa.repeat(False, run[-1].shared_rows - row))
-    return mask.pack(pa.concat_arrays(parts))

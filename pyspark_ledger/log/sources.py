@@ -90,6 +90,6 @@ def _rows_that_fit(piece: Slice, rows_left: int, bytes_left: int, *, at_least: i
     below a row's size would stop the stream for ever."""
     rows = min(piece.rows, rows_left)
     if piece.bytes > bytes_left:
-        fitting = piece.until(piece.start + bytes_left * piece.file_rows // piece.file.length).rows
+        fitting = piece.until(piece.start + bytes_left * piece.all_rows // piece.file.length).rows
         rows = min(rows, max(fitting, at_least))
     return rows

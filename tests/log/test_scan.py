@@ -11,7 +11,7 @@ from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import DataLoss, InvalidInput
 from pyspark_ledger.log import places, scan
-from pyspark_ledger.log.slices import LogSlice
+from pyspark_ledger.log.slices import EntrySlice
 from pyspark_ledger.log.sources import ReadSource
 from pyspark_ledger.metadata.records import FileRef
 from tests.support.worlds import SCHEMA, World, append, stage
@@ -33,7 +33,7 @@ def log(tmp_path):
 def positions(log):
     view = log.view()
     return [
-        Position(piece.ledger, piece.entry, index)
+        Position(piece.ledger, piece.first_entry, index)
         for piece in scan.slices(log, view, Position(0, 0, 0), view.head.end)
         for index in range(piece.start, piece.stop)
     ]
@@ -106,8 +106,8 @@ def test_time_finds_the_first_record_at_or_after_it(log):
     assert places.at_time(log, log.view(), last.publish_ms) <= Position(last.ledger, last.first_entry, 0)
 
 
-def a_slice(entry: int, rows: int, length: int) -> LogSlice:
-    return LogSlice(FileRef(0, b"", length, 0, 0), 0, rows, rows, b"", 0, entry, 0, "", None)
+def a_slice(entry: int, rows: int, length: int) -> EntrySlice:
+    return EntrySlice(FileRef(0, b"", length, 0, 0), 0, rows, rows, b"", 0, entry, "", "", False, 0, "", None)
 
 
 @given(
@@ -118,7 +118,7 @@ def a_slice(entry: int, rows: int, length: int) -> LogSlice:
 def test_partitions_are_contiguous_complete_and_at_least_as_many_as_asked(entries, target, wanted):
     pieces = [a_slice(i, rows, length) for i, (rows, length) in enumerate(entries)]
     parts = scan.share(pieces, target, wanted)
-    flat = [(p.entry, row) for part in parts for p in part for row in (p.start, p.stop)]
+    flat = [(p.first_entry, row) for part in parts for p in part for row in (p.start, p.stop)]
     assert flat == sorted(flat)
     assert sum(p.rows for part in parts for p in part) == sum(p.rows for p in pieces)
     for before, after in zip(

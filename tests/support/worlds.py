@@ -19,8 +19,7 @@ from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.dedup.id_ranges import IdColumns, IdRanges
 from pyspark_ledger.dedup.record_ids import RecordIds
 from pyspark_ledger.errors import Conflict
-from pyspark_ledger.files import schema as schemas
-from pyspark_ledger.files.entryfile import EntryReader, EntryWriter
+from pyspark_ledger.files.entryfile import EntryWriter
 from pyspark_ledger.files.storage import Storage, open_storage
 from pyspark_ledger.log import places, scan, topics
 from pyspark_ledger.log.log import Log
@@ -96,11 +95,9 @@ def forget(log: Log, producer: str) -> None:
 def read(log: Log) -> Iterator[tuple[int, Position]]:
     view = log.refresh(sync=True)
     for piece in scan.slices(log, view, places.earliest(view), view.head.end):
-        file = EntryReader(log.storage, log.topic.uuid, piece.file)
-        for row, batch in file.batches(piece.file_start, piece.file_stop):
-            rows = schemas.project(batch, SCHEMA).column("n").to_pylist()
-            for index, number in enumerate(rows, row - piece.first_row):
-                yield number, Position(piece.ledger, piece.entry, index)
+        for rows in read_slice(log.storage, log.topic.uuid, piece, SCHEMA):
+            for position, value, *_ in rows.records():
+                yield value["n"], position
 
 
 # -- records that bring their own sequence ids --------------------------------------------------------------------

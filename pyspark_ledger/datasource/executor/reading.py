@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from pyspark_ledger.files.storage import open_storage
 from pyspark_ledger.log.rows import SliceRows, read_slice
-from pyspark_ledger.log.slices import Slice, joined
+from pyspark_ledger.log.slices import Slice
 
 METADATA = "_metadata"
 METADATA_TYPE = StructType(
@@ -52,7 +52,7 @@ def read_partition(partition: InputPartition, schema: StructType) -> Iterator[pa
     data = pa.schema([field for field in target if field.name != METADATA or partition.own_metadata])
     with_metadata = len(data) < len(target)
     storage = open_storage(partition.storage)
-    for piece in joined(partition.slices):
+    for piece in partition.slices:
         for rows in read_slice(storage, partition.uuid, piece, data, with_ids=with_metadata):
             yield _with_metadata(rows, target, partition) if with_metadata else rows.batch
 
