@@ -73,8 +73,8 @@ def count(mask: bytes, rows: int, start: int, stop: int) -> int:
 
 
 def skip(mask: bytes, rows: int, start: int, kept: int) -> int:
-    """The index of the next kept row after ``kept`` of them, counted from ``start``; ``rows`` if there is none. It looks
-    at no more of a long mask than it needs, because a stream with a limit asks for every batch."""
+    """The index of the next kept row after ``kept`` of them, counted from ``start``; ``rows`` if there is none. Looks
+    only at the part of a mask that it needs: a stream with a limit asks for every batch, and masks can be long."""
     if not mask:
         return min(rows, start + kept)
     bits = unpack(mask, rows)

@@ -50,7 +50,8 @@ def slices_of_list(commit: Commit, table: pa.Table) -> list[LogSlice]:
 
 def slices_of_commit(commit: Commit) -> list[LogSlice]:
     """Those of a commit in memory."""
-    return [_slice_of(commit, number, entry) for number, entry in enumerate(commit.entries, commit.first_entry)]
+    numbered = enumerate(commit.entries, commit.first_entry)
+    return _with_records([_slice_of(commit, number, entry) for number, entry in numbered])
 
 
 def _slice_of(commit: Commit, number: int, entry: Entry) -> LogSlice:
@@ -94,6 +95,10 @@ def _slices(entries: pa.RecordBatch) -> list[LogSlice]:
     if shares.true_count:
         pieces += [_shared(run) for run in _runs(entries.filter(shares))]
         pieces.sort(key=attrgetter("first_entry"))
+    return _with_records(pieces)
+
+
+def _with_records(pieces: list[LogSlice]) -> list[LogSlice]:
     return [piece for piece in pieces if piece.rows > 0]
 
 

@@ -31,11 +31,13 @@ def _between(log: Log, pieces: Sequence[LogSlice | Commit], start: Position, end
     first = max(0, bisect_right(pieces, _place(start), key=_begin) - 1)
     last = bisect_left(pieces, _place(end), key=_begin) - 1
     for number in range(first, last + 1):
-        piece = pieces[number]
+        piece, is_whole = pieces[number], first < number < last
         if isinstance(piece, Commit):
-            if _ends_after(piece, start):
+            if is_whole:
+                yield from log.slices_of(piece)
+            elif _ends_after(piece, start):
                 yield from _between(log, log.slices_of(piece), start, end)
-        elif first < number < last:
+        elif is_whole:
             yield piece
         elif (part := piece.between(start, end)).rows:
             yield part

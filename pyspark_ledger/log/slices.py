@@ -48,11 +48,17 @@ class Slice:
         """The part with the first ``rows`` records."""
         return self.until(mask.skip(self.mask, self.all_rows, self.start, rows))
 
-    def until(self, index: int) -> Self:
-        return replace(self, stop=max(self.start, min(self.stop, index)))
+    def until(self, row: int) -> Self:
+        return self.part(self.start, row)
 
-    def since(self, index: int) -> Self:
-        return replace(self, start=max(self.start, min(self.stop, index)))
+    def since(self, row: int) -> Self:
+        return self.part(row, self.stop)
+
+    def part(self, start: int, stop: int) -> Self:
+        """What it has of the rows [start, stop)."""
+        start = max(self.start, min(self.stop, start))
+        stop = max(start, min(self.stop, stop))
+        return self if (start, stop) == (self.start, self.stop) else replace(self, start=start, stop=stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,7 @@ class LogSlice(Slice, ABC):
 
     def between(self, start: Position, end: Position) -> Self:
         """The part that lies in [start, end)."""
-        return self.since(self._row(start)).until(self._row(end))
+        return self.part(self._row(start), self._row(end))
 
     @abstractmethod
     def after(self, row: int) -> Position:
@@ -94,7 +100,7 @@ class LogSlice(Slice, ABC):
 
     @abstractmethod
     def _row(self, position: Position) -> int:
-        """and the first row that is not before a position."""
+        """and its first row that is not before a position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +126,7 @@ class EntrySlice(LogSlice):
         own, asked = (self.ledger, self.first_entry), (position.ledger, position.entry)
         if own == asked:
             return position.index
-        return 0 if own > asked else self.all_rows
+        return self.start if own > asked else self.stop
 
 
 # What the entries of a SharedSlice have, each in a row: where they begin and end in the file, and their metadata.
@@ -179,10 +185,11 @@ class SharedSlice(LogSlice):
     def _row(self, position: Position) -> int:
         number = position.entry - self.first_entry
         if position.ledger < self.ledger or (position.ledger == self.ledger and number < 0):
-            return self.first_row
+            return self.start
         if position.ledger > self.ledger or number >= len(self.entries):
-            return self.end_row
-        return min(self._first(number) + position.index, self._end(number))
+            return self.stop
+        first = self._first(number)
+        return min(first + position.index, self._end(number)) if position.index else first
 
     def _number(self, row: int) -> int:
         """Of the entry that a row is in; of one between two entries, the later one."""
@@ -208,8 +215,8 @@ def _value(scalar: pa.Scalar) -> Any:
 
 
 def _unpickled(*values: Any) -> SharedSlice:
-    *others, entries = values
-    return SharedSlice(*others, pa.ipc.read_record_batch(pa.py_buffer(entries), ENTRIES))
+    entries = pa.ipc.read_record_batch(pa.py_buffer(values[-1]), ENTRIES)
+    return SharedSlice(*(*values[:-1], entries))
 
 
 @dataclass(frozen=True, slots=True)
