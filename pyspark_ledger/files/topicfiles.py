@@ -81,9 +81,9 @@ class RowCodec(Generic[T]):
 
     def _absent(self, name: str, count: int) -> pa.Array:
         default, kind = self._defaults[name], self._columns[name].type
-        if default is MISSING:
+        if default is MISSING and count:
             raise ValueError(f"there is no column '{name}'")
-        return pa.nulls(count, kind) if default is None else pa.repeat(pa.scalar(default, kind), count)
+        return pa.repeat(pa.scalar(default, kind), count) if count else pa.array([], kind)
 
     def dump(self, record: T) -> dict[str, Any]:
         row = {name: getattr(record, name) for name in self._names}

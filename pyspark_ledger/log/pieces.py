@@ -14,6 +14,7 @@ from operator import attrgetter
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_ledger.base.limits import MOST_MASKED_ROWS
 from pyspark_ledger.files import mask
 from pyspark_ledger.files.topicfiles import RowCodec, entry_columns, listed_columns, to_list
 from pyspark_ledger.log.slices import ENTRIES, EntrySlice, LogSlice, SharedSlice
@@ -66,7 +67,7 @@ def _slice_of(commit: Commit, number: int, entry: Entry) -> LogSlice:
 def _in_shared_file(piece: EntrySlice, first_row: int, file_rows: int) -> SharedSlice:
     values = (first_row, first_row + piece.stop, piece.publish_ms, piece.producer, piece.sequence)
     entries = pa.RecordBatch.from_pylist([dict(zip(ENTRIES.names, values, strict=True))], schema=ENTRIES)
-    kept = mask.joined([(first_row, mask.kept(piece.mask, piece.all_rows, 0, piece.stop))], file_rows)
+    kept = mask.joined([(first_row, mask.unpack(piece.mask, piece.stop))], file_rows) if piece.mask else b""
     return SharedSlice(
         piece.file, first_row, first_row + piece.stop, file_rows, kept, piece.ledger, piece.first_entry,
         piece.sequence_column, piece.producer_column, piece.mints, entries,
@@ -137,5 +138,7 @@ def _mask(run: pa.RecordBatch, width: int, rows: int) -> bytes:
     """Of the file, from those of the entries."""
     if pc.sum(run["records"]).as_py() == width and not pc.any(pc.not_equal(run["mask"], b"")).as_py():
         return b""  # nearly always
+    if not run["end_row"][len(run) - 1].as_py() <= rows <= MOST_MASKED_ROWS:
+        raise ValueError(f"entries share a file of {rows} rows that cannot have them")
     entries = zip(*(run[name].to_pylist() for name in ("first_row", "mask", "records")), strict=True)
     return mask.joined(((row, mask.kept(each, records, 0, records)) for row, each, records in entries), rows)

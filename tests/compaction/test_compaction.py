@@ -661,7 +661,7 @@ def test_a_position_is_found_by_binary_search_in_several_files(world, monkeypatc
         before = rows_of(log, ledger.slices(EARLIEST, start, EARLIEST))
         assert before == [row for row in everything if row[0] < start]
     for piece in ledger.slices(EARLIEST, generation.horizon, EARLIEST):
-        for row in range(piece.file_rows + 1):
+        for row in range(piece.all_rows + 1):
             after = ledger.position(piece, row)
             left = rows_of(log, ledger.slices(after, generation.horizon, EARLIEST))
             assert len(left) == len(everything) - before_row(ledger, piece, row)
@@ -669,7 +669,7 @@ def test_a_position_is_found_by_binary_search_in_several_files(world, monkeypatc
 
 def before_row(ledger, piece, row):
     return (
-        sum(p.file_rows for p in ledger.slices(EARLIEST, Position(99, 0, 0), EARLIEST) if p.number < piece.number) + row
+        sum(p.all_rows for p in ledger.slices(EARLIEST, Position(99, 0, 0), EARLIEST) if p.number < piece.number) + row
     )
 
 

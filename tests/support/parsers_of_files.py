@@ -50,6 +50,11 @@ def _leaf(data: bytes) -> object:
     return Index(_topic_files(data), ()).commits(IndexRow(0, 0, 0, 0, 0, _ref(data)))
 
 
+@parser_of("slices of a leaf", _golden("leaf"))
+def _slices_of_leaf(data: bytes) -> object:
+    return Index(_topic_files(data), ()).pieces(IndexRow(0, 0, 0, 0, 0, _ref(data)))
+
+
 @parser_of("index", _golden("index"))
 def _index(data: bytes) -> object:
     return Index(_topic_files(data), ())._rows(_ref(data))
