@@ -30,6 +30,8 @@ from pyspark_ledger.metadata.records import Entry, FileRef
 _TYPES = {bool: pa.bool_(), int: pa.int64(), str: pa.string(), bytes: pa.binary()}
 _OTHER_TYPES = {"Commit.id": pa.binary(16), "FileRef.uid": pa.binary(16), "FileRef.tail_hash": pa.uint64()}
 
+_READ = pa.ipc.IpcReadOptions(use_threads=False)  # to share out such small columns costs more than to unpack them
+
 T = TypeVar("T")
 U = TypeVar("U")
 _Convert = Callable[[Any], Any]
@@ -243,6 +245,7 @@ class TopicFiles:
         self.storage = storage
         self.uuid = uuid
         self._clock = clock
+        self._last_table: tuple[bytes, pa.Table] = b"", pa.table({})
         self._remembered: OrderedDict[tuple[bytes, Hashable], Any] = OrderedDict()
 
     def of_ledger(self, ledger: int) -> TopicFiles:
@@ -270,8 +273,18 @@ class TopicFiles:
         return self.fetch_kept(ref, codec, lambda table: codec.load_all(codec.columns(table), table.num_rows))
 
     def fetch_kept(self, ref: FileRef, what: Hashable, load: Callable[[pa.Table], list[T]]) -> list[T]:
-        """As :meth:`fetch_as`, and kept in memory. ``what`` tells it from other things that are made of the file."""
-        return self._remember(ref, what, lambda ref: self.fetch_as(ref, load))
+        """As :meth:`fetch_as`, and kept in memory. ``what`` tells it from other things that are made of the file: a
+        stream wants the slices of a leaf, and then its commits. So the last table is kept too."""
+
+        def made(ref: FileRef) -> list[T]:
+            uid, table = self._last_table
+            if uid != ref.uid:
+                table = self.fetch_table(ref)
+                self._last_table = ref.uid, table
+            with damage(self._where(ref)):
+                return load(table)
+
+        return self._remember(ref, what, made)
 
     def fetch_as(self, ref: FileRef, load: Callable[[pa.Table], U]) -> U:
         """What ``load`` makes of the table; CorruptData if it cannot. Not kept in memory, because it may be large."""
@@ -295,7 +308,7 @@ class TopicFiles:
             raise CorruptData(f"{self._where(ref)} is damaged: it fails its checksum; restore it from a copy")
         with damage(self._where(ref)):
             check_unpacked(memoryview(data))
-            table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+            table = pa.ipc.open_file(pa.BufferReader(data), options=_READ).read_all()
             table.validate(full=True)  # what Arrow takes on trust would end the process where it is used
             return table
 

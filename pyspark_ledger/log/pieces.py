@@ -20,6 +20,7 @@ from pyspark_ledger.files.topicfiles import RowCodec, entry_columns, listed_colu
 from pyspark_ledger.log.slices import ENTRIES, EntrySlice, LogSlice, SharedSlice
 from pyspark_ledger.metadata.records import Commit, Entry, FileRef
 
+_first_entry = attrgetter("first_entry")
 _OF_FILE = ("epoch", "uid", "length", "tail_length", "tail_hash")  # fields of a FileRef, in their order,
 _OF_COMMIT = ("sequence_column", "producer_column", "mints", "publish_ms", "producer", "sequence")  # of an EntrySlice
 _ALIKE = ("ledger", "sequence_column", "producer_column", "mints")  # in all entries of a SharedSlice, as its fields are
@@ -29,14 +30,13 @@ def pieces_of_leaf(codec: RowCodec[Commit], table: pa.Table) -> list[LogSlice | 
     """The slices of the commits in a leaf, in order. A commit whose entries are in a file of their own is there itself:
     that file is read when they are wanted."""
     commits = pa.RecordBatch.from_pydict(codec.columns(table))
-    pieces: list[LogSlice | Commit] = []
-    first = 0
-    for row in pc.indices_nonzero(commits["entries_file"].is_valid()).to_pylist():
-        pieces += _slices(_inline(commits.slice(first, row - first)))
-        listed = commits.slice(row, 1)
-        pieces += codec.load_all(dict(zip(listed.schema.names, listed.columns, strict=True)), 1)
-        first = row + 1
-    return pieces + _slices(_inline(commits.slice(first)))
+    has_list = commits["entries_file"].is_valid()
+    if not has_list.true_count:
+        return [*_slices(_inline(commits))]
+    listed = commits.filter(has_list)
+    pieces: list[LogSlice | Commit] = [*_slices(_inline(commits.filter(pc.invert(has_list))))]
+    pieces += codec.load_all(dict(zip(listed.schema.names, listed.columns, strict=True)), len(listed))
+    return sorted(pieces, key=_first_entry)
 
 
 def slices_of_list(commit: Commit, table: pa.Table) -> list[LogSlice]:
@@ -95,7 +95,7 @@ def _slices(entries: pa.RecordBatch) -> list[LogSlice]:
     pieces: list[LogSlice] = [*_own(entries.filter(pc.invert(shares)))]
     if shares.true_count:
         pieces += [_shared(run) for run in _runs(entries.filter(shares))]
-        pieces.sort(key=attrgetter("first_entry"))
+        pieces.sort(key=_first_entry)
     return _with_records(pieces)
 
 
