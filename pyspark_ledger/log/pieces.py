@@ -34,9 +34,9 @@ def pieces_of_leaf(codec: RowCodec[Commit], table: pa.Table) -> list[LogSlice | 
     if not has_list.true_count:
         return [*_slices(_inline(commits))]
     listed = commits.filter(has_list)
-    pieces: list[LogSlice | Commit] = [*_slices(_inline(commits.filter(pc.invert(has_list))))]
-    pieces += codec.load_all(dict(zip(listed.schema.names, listed.columns, strict=True)), len(listed))
-    return sorted(pieces, key=_first_entry)
+    records = codec.load_all(dict(zip(listed.schema.names, listed.columns, strict=True)), len(listed))
+    slices = _slices(_inline(commits.filter(pc.invert(has_list))))
+    return sorted([*records, *slices], key=_first_entry)  # one without entries comes before what has its number
 
 
 def slices_of_list(commit: Commit, table: pa.Table) -> list[LogSlice]:
