@@ -16,6 +16,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _VERSIONED = re.compile(r".*/([0-9]{12}|[1-9][0-9]{12,18})-([0-9a-f]{32})", re.DOTALL)
 _EPOCH = re.compile(r"[0-9a-f]{8}|[1-9a-f][0-9a-f]{8,15}")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_MARKER = re.compile(r"ledger-namespace-[0-9a-f]+")
 _RANDOM = 10  # bytes of an id of a rewritten file that are random; the rest is the ledger
 _STAGED = re.compile(r"([0-9a-f]{8}|[1-9a-f][0-9a-f]{8,15})/([0-9a-f]{32})\.arrow")
 
@@ -97,6 +98,11 @@ def parse_topic_folder(name: str) -> str | None:
 def marker_file(namespace: bytes) -> str:
     """In the root for ever: says which namespace's files are there."""
     return f"ledger-namespace-{namespace.hex()}"
+
+
+def is_marker_file(name: str) -> bool:
+    """Whether this is the marker file of a namespace, of this one or another."""
+    return _MARKER.fullmatch(name) is not None
 
 
 def probe_file(uid: bytes) -> str:

@@ -36,8 +36,9 @@ class OpenNamespace:
 
     @property
     def storage(self) -> Storage:
-        """Where the files are, recorded in ZooKeeper by whoever names it first."""
-        if self._storage is None:
+        """Where the files are, recorded in ZooKeeper by whoever names it first. Who keeps it finds out later that the
+        files were moved (``log.root``); who asks again after that gets the new place."""
+        if self._storage is None or self._storage.is_left:
             self._storage = root.open_root(self.metadata, self._asked_storage, self.clock)
         return self._storage
 

@@ -67,6 +67,7 @@ def seal(log: Log) -> View:
     view, producers = log.producers()
     head, policies = view.head, log.policies()
     log.check_not_set_back(head)
+    log.check_root(head)
     if not is_full(log, view):
         return view
     leaf = stage_leaf(log.files, list(view.open_commits), head.gc_epoch)

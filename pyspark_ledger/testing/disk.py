@@ -207,7 +207,7 @@ class MemoryStorage(Storage):
     @contextlib.contextmanager
     def mounted(self) -> Iterator[None]:
         """Meanwhile ``open_storage`` gives this storage for its uri, as the tasks of a job need it."""
-        key = (os.getpid(), self.uri, self.marker)
+        key = (os.getpid(), self.uri, self.marker, self.moves)
         before = storages._opened.get(key)
         storages._opened[key] = self
         try:
