@@ -23,8 +23,15 @@ if TYPE_CHECKING:
 def _mover(session: Session) -> Iterator[Mover]:
     from pyspark_ledger.lifecycle.moving import Mover
 
-    with closing(session.metadata()) as metadata, session.output.progress() as progress:
-        yield Mover(metadata, progress=progress)
+    with closing(session.metadata()) as metadata:
+        yield Mover(metadata)
+
+
+@contextmanager
+def _shown(session: Session, mover: Mover) -> Iterator[None]:
+    """Progress on the terminal, while nothing else is said."""
+    with session.output.progress() as mover.progress:
+        yield
 
 
 @click.command("move-storage", cls=Command)
@@ -65,7 +72,8 @@ def _move(session: Session, to: str, trust_existing: bool, dry_run: bool, yes: b
     from pyspark_ledger.lifecycle import move_storage as work
 
     with _mover(session) as mover:
-        plan = work.plan(mover, to)
+        with _shown(session, mover):
+            plan = work.plan(mover, to)
         if dry_run:
             session.output.facts(asdict(plan))
             return
@@ -73,7 +81,8 @@ def _move(session: Session, to: str, trust_existing: bool, dry_run: bool, yes: b
         session.require_yes(yes or plan.is_done, what, [asdict(plan)])
         with reporting(session, report) as told:
             told.found(asdict(plan))
-            done = work.move(mover, to, trust_existing=trust_existing, files=plan.files)
+            with _shown(session, mover):
+                done = work.move(mover, to, trust_existing=trust_existing, files=plan.files)
             told.done({name: value for name, value in asdict(done).items() if not name.startswith("missing")})
             told.lost({"missing_files": done.missing_files, "missing": list(done.missing)})
             session.output.done(_moved(done), {**asdict(done), "report": str(told.path)})
@@ -103,7 +112,8 @@ def _abandon(session: Session, yes: bool, report: str | None) -> None:
         session.require_yes(yes, f"give up moving the files of this namespace to {to or 'another place'}", [row])
         with reporting(session, report) as told:
             told.found(row)
-            done = work.abandon(mover)
+            with _shown(session, mover):
+                done = work.abandon(mover)
             told.done({"storage": done.storage})
             session.output.done(
                 f"the namespace keeps its files in {done.storage}, and can be written again; what was copied to {to} "
@@ -116,7 +126,8 @@ def _delete_old(session: Session, dry_run: bool, yes: bool, report: str | None) 
     from pyspark_ledger.lifecycle import move_storage as work
 
     with _mover(session) as mover:
-        found = work.leftovers(mover)
+        with _shown(session, mover):
+            found = work.leftovers(mover)
         row: Row = {**asdict(found), "folders": len(found.folders), "kept": list(found.kept)}
         if dry_run:
             session.output.facts(row)
@@ -125,7 +136,8 @@ def _delete_old(session: Session, dry_run: bool, yes: bool, report: str | None) 
         session.require_yes(yes, what, [row])
         with reporting(session, report) as told:
             told.found(row)
-            done = work.delete_old(mover)
+            with _shown(session, mover):
+                done = work.delete_old(mover)
             told.done({"deleted_files": done.files, "folders": list(done.folders)})
             session.output.done(f"{done.storage}: deleted, {done.files:,} files", {**row, "report": str(told.path)})
 
@@ -144,7 +156,8 @@ def set_storage(session: Session, uri: str, dry_run: bool, yes: bool, report: st
     from pyspark_ledger.lifecycle import set_storage as work
 
     with _mover(session) as mover:
-        found = work.inspect(mover, uri)
+        with _shown(session, mover):
+            found = work.inspect(mover, uri)
         if dry_run:
             session.output.facts(asdict(found))
             return
@@ -152,7 +165,8 @@ def set_storage(session: Session, uri: str, dry_run: bool, yes: bool, report: st
         session.require_yes(yes, what, [asdict(found)])
         with reporting(session, report) as told:
             told.found(asdict(found))
-            done = work.set_storage(mover, uri)
+            with _shown(session, mover):
+                done = work.set_storage(mover, uri)
             told.done({"storage": done.to})
             session.output.done(
                 f"the namespace keeps its files in {done.to}: processes that use it must open their topics again",

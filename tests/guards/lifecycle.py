@@ -513,7 +513,7 @@ GUARDS = [
     Guard(
         "condemned/the-right-place",
         "lifecycle/condemned.py",
-        "    namespace.storage.check_marked()\n",
+        "    namespace.check_storage()\n",
         instead="",
         why="Where the storage is not mounted there seems to be nothing left, and the node would go (I12, I16).",
         tests=("lifecycle/test_condemned.py::test_nothing_is_deleted_in_a_root_without_its_marker_I12",),
