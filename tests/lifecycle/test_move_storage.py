@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from pyspark_ledger.append.admission import StagedBatch
+from pyspark_ledger.append.append import append
 from pyspark_ledger.base import names
 from pyspark_ledger.client import LedgerClient, client_of
 from pyspark_ledger.errors import Conflict, InvalidInput, LedgerError, NotFound, Unavailable
 from pyspark_ledger.files import storage
+from pyspark_ledger.files.blobs import Blobs
 from pyspark_ledger.files.storage import LocalStorage, open_storage
 from pyspark_ledger.lifecycle import gc, move_storage
 from pyspark_ledger.lifecycle.moving import Mover
@@ -435,3 +438,48 @@ def test_files_of_a_later_epoch_are_noted_before_the_epoch_is_raised_I18(movable
     move(movable)
     assert movable.open().log("empty").view().head.set_back is not None
     assert movable.record().storage.endswith("/new")
+
+
+# -- files that are staged in the former root -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("act", ["consume", "bill"])
+def test_a_long_value_that_is_written_after_the_copying_is_not_named_I1(movable, monkeypatch, act):
+    """No head guards it: who wrote it looks at the namespace's record before naming it."""
+    client, real = movable.client(), Blobs.stage
+
+    def overtaken(self, *arguments):
+        monkeypatch.setattr(Blobs, "stage", real)
+        move(movable)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Blobs, "stage", overtaken)
+    with pytest.raises(Conflict, match="LEDGER_STORAGE_MOVED"):
+        getattr(movable, act)(client, 1)
+    movable.lose_old()
+    assert movable.everything()["tokens"][1]  # it is not consumed
+    getattr(movable, act)(client, 1)
+
+
+def test_a_batch_that_was_staged_in_the_former_root_is_refused_by_who_opens_the_new_one_I12(movable):
+    """As the driver of a Spark job that is started anew between its tasks and the commit."""
+    entry = stage(movable.open().log("empty"), 1)
+    Path(movable.old, names.staged_file(movable.open().log("empty").topic.uuid, 0, entry.file.uid)).rename(
+        Path(movable.old) / "late"
+    )  # or it would be copied
+    move(movable)
+    log = movable.open().log("empty")
+    with pytest.raises(Conflict, match="LEDGER_STAGED_TOO_LONG_AGO"):
+        append(log, StagedBatch(log.clock.new_id(), (entry,)))
+
+
+def test_an_object_store_whose_marker_nobody_looks_at_again_is_guarded_by_the_head_I1(movable, monkeypatch):
+    client = movable.client()
+    with client.producer(TOPIC) as producer:
+        producer.send({"k": "a", "n": 7}).result()
+        monkeypatch.setattr(LocalStorage, "_is_marked", lambda _: True)  # as it is remembered there
+        move(movable)
+        with pytest.raises(Conflict, match="LEDGER_STORAGE_MOVED"):
+            producer.send({"k": "a", "n": 8}).result()
+        producer._closed = True
+    assert movable.everything()["records"] == [*range(8)]
