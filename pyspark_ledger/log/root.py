@@ -130,7 +130,7 @@ def _new_namespace(metadata: Metadata, wanted: str | None, clock: Clock) -> Name
             "LEDGER_STORAGE) once, to a folder or a URI such as s3://bucket/prefix; later users need not",
             "LEDGER_STORAGE_NOT_SET",
         )
-    open_storage(wanted).prove_usable(names.probe_file(clock.new_id()))  # it cannot be changed afterwards
+    open_storage(wanted).prove_usable(names.probe_file(clock.new_id()))  # to change it later is a lot of work
     record = Namespace(wanted, clock.now_ms(), id=clock.new_id())
     return Transactions(metadata, DEFAULT_LIMITS, clock).make(NamespaceKey(), record, "the namespace").record
 
