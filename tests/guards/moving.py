@@ -21,8 +21,8 @@ GUARDS = [
         "log/log.py",
         "            if not in_any_root:\n                self.check_root(head)\n",
         instead="",
-        why="Compactions and the like name files too (I1).",
-        tests=(f"{_MOVE}::{_PAUSED}[compaction]",),
+        why="Compactions, rewritings and repairs name files too, and begin again if they were overtaken (I1).",
+        tests=(f"{_MOVE}::{_PAUSED}[rewriting]",),
     ),
     Guard(
         "moving/a-seal-in-its-own-root",
@@ -46,7 +46,7 @@ GUARDS = [
         "            root.check_not_moved(self._group.log.metadata, self._group.log.storage)\n",
         instead="",
         why="No head guards a file of tokens (I1).",
-        tests=(f"{_MOVE}::test_a_long_value_that_is_written_after_the_copying_is_not_named_I1[consume]",),
+        tests=(f"{_MOVE}::test_a_long_value_that_is_written_after_the_copying_is_not_named_I1[consume-/tokens/]",),
     ),
     Guard(
         "moving/a-long-entity-is-looked-after",
@@ -54,7 +54,7 @@ GUARDS = [
         "            raise\n        root.check_not_moved(self._metadata, self._storage)\n",
         instead="            raise\n",
         why="No head guards a file of an entity (I1).",
-        tests=(f"{_MOVE}::test_a_long_value_that_is_written_after_the_copying_is_not_named_I1[bill]",),
+        tests=(f"{_MOVE}::test_a_long_value_that_is_written_after_the_copying_is_not_named_I1[bill-outboxes/]",),
     ),
     Guard(
         "moving/a-topic-is-made-before-or-refused",
