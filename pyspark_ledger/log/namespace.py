@@ -40,7 +40,8 @@ class OpenNamespace:
         """Where the files are, recorded in ZooKeeper by whoever names it first. Who keeps it finds out later that the
         files were moved (``log.root``); who asks again after that gets the new place."""
         if self._storage is None or self._storage.is_left:
-            self._storage = root.open_root(self.metadata, self._asked_storage, self.clock)
+            asked = self._asked_storage if self._storage is None else None  # it was right when this was opened
+            self._storage = root.open_root(self.metadata, asked, self.clock)
         return self._storage
 
     def check_storage(self) -> None:
