@@ -24,10 +24,10 @@ def outboxes(metadata: Metadata, storage: Storage) -> list[str]:
     return [name for name in found if metadata.read(OutboxKey(name)) is not None]
 
 
-def folders(metadata: Metadata, storage: Storage, topics: list[Topic]) -> list[str]:
-    """Every folder with files of this namespace."""
+def folders(metadata: Metadata, storage: Storage, topics: list[Topic], marker: str) -> list[str]:
+    """Every folder with files of this namespace. ``marker`` is the name of its marker file."""
     own = [f"{names.OUTBOXES_FOLDER}/{name}" for name in outboxes(metadata, storage)]
-    return [*(names.topic_folder(topic.uuid) for topic in topics), *own]
+    return [*(names.topic_folder(topic.uuid) for topic in topics), names.recovery_folder(marker), *own]
 
 
 def named_by_topic(log: Log, view: View, floor: int = 0, first_commit: int = 0) -> Iterator[str]:

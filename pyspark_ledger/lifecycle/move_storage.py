@@ -93,7 +93,7 @@ def plan(mover: Mover, to: str) -> Plan:
     source, target = open_storage(record.storage), open_storage(to)
     topics = mover.topics()
     files = size = there = 0
-    for folder in belongings.folders(mover.metadata, source, topics):
+    for folder in belongings.folders(mover.metadata, source, topics, names.marker_file(record.id)):
         copies = dict(target.sizes(folder))
         for path, length in source.sizes(folder):
             files, size, there = files + 1, size + length, there + (copies.get(path) == length)
@@ -131,7 +131,7 @@ def move(mover: Mover, to: str, *, trust_existing: bool = False, files: int = 0)
         copies = Copies(
             source, target, trust_existing=trust_existing, told=lambda done: mover.progress("copying", done, files)
         )
-        work = _Work(mover, source, target, copies)
+        work = _Work(mover, source, target, copies, names.marker_file(record.id))
         if record.moving is None:
             work.copy_all()  # while everybody works
         begun = mover.begin(to)
@@ -162,8 +162,8 @@ def check_other_place(mover: Mover, target: Storage, source: Storage) -> None:
 class _Work:
     """The copying of one run: all of it while everybody works, and what is new when nobody does."""
 
-    def __init__(self, mover: Mover, source: Storage, target: Storage, copies: Copies) -> None:
-        self._mover, self._source, self._target, self._copies = mover, source, target, copies
+    def __init__(self, mover: Mover, source: Storage, target: Storage, copies: Copies, marker: str) -> None:
+        self._mover, self._source, self._target, self._copies, self._marker = mover, source, target, copies, marker
         self._seen: dict[str, Head] = {}  # as of the last time that all which was named by then had been copied
         self._topics: list[Topic] = []
         self._missing: list[str] = []
@@ -173,11 +173,10 @@ class _Work:
         not be listed yet on a network disk, but is found by its name."""
         metadata, topics = self._mover.metadata, self._mover.topics()
         self._topics, self._missing = topics, []
-        if belongings.outboxes(metadata, self._source):
-            self._target.make_folder(names.OUTBOXES_FOLDER)
-        for topic in topics:
-            self._target.make_folder(names.topic_folder(topic.uuid))
-        for folder in belongings.folders(metadata, self._source, topics):
+        folders = belongings.folders(metadata, self._source, topics, self._marker)
+        for top in dict.fromkeys(folder.partition("/")[0] for folder in folders):
+            self._target.make_folder(top)
+        for folder in folders:
             self._copies.folder(folder)
         for topic in topics:
             self._copy_named(topic)
@@ -275,6 +274,7 @@ def leftovers(mover: Mover) -> Leftovers:
     own = {*(topic.uuid for topic in topics), *_condemned(mover)}
     found = set(former.folders(""))
     folders = sorted(names.topic_folder(uuid) for uuid in own if names.topic_folder(uuid) in found)
+    folders += found & {names.recovery_folder(names.marker_file(record.id))}
     kept = sorted(name for name in found if names.parse_topic_folder(name) is not None and name not in own)
     outboxes = [f"{names.OUTBOXES_FOLDER}/{name}" for name in belongings.outboxes(mover.metadata, former)]
     if kept or any(map(names.is_marker_file, former.files_in_root())):

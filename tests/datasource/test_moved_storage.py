@@ -52,7 +52,7 @@ def test_a_query_that_reads_and_writes_is_told_and_goes_on_when_it_is_started_ag
         with pytest.raises(Conflict, match="LEDGER_STORAGE_MOVED"):
             send(3)
         send(3)
-        with pytest.raises(Exception, match="LEDGER_STORAGE_MOVED|LEDGER_STAGED_TOO_LONG_AGO"):
+        with pytest.raises(Exception, match=r"LEDGER_STORAGE_MOVED|LEDGER_STAGED_TOO_LONG_AGO"):
             query.processAllAvailable()
         shutil.rmtree(storage_root)
         query = start()

@@ -18,8 +18,8 @@ GUARDS = [
     Guard(
         "gc/nothing-until-the-repair",
         "lifecycle/gc.py",
-        "    log.check_not_set_back(head)\n    epochs",
-        instead="    epochs",
+        "    log.check_not_set_back(head)\n    there",
+        instead="    there",
         why="After a rollback nothing is deleted before somebody has decided how to go on (I18).",
         tests=("log/test_rollback.py::test_until_the_repair_nobody_changes_the_topic",),
     ),

@@ -26,7 +26,7 @@ from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.testing.memory import Crash, Faults, MemoryMetadata, MemoryServer
 from tests.support.lifecycle import act_before
-from tests.support.moving import SCHEMA, TOPIC, Movable, whatever_happens
+from tests.support.moving import FILES, SCHEMA, TOPIC, Movable, whatever_happens
 from tests.support.worlds import stage
 
 
@@ -57,7 +57,7 @@ def check_all_is_in(movable: Movable, folder: str, records: list[int]) -> None:
 def test_all_files_move_and_writing_goes_on_I1(movable):
     before = movable.everything()
     done = move(movable)
-    assert done.copied == done.files == 14
+    assert done.copied == done.files == FILES
     movable.lose_old()
     assert movable.everything() == before
     check_all_is_in(movable, movable.new, before["records"])
@@ -66,7 +66,7 @@ def test_all_files_move_and_writing_goes_on_I1(movable):
 
 def test_a_plan_changes_nothing_and_says_what_is_there_already(movable):
     plan = move_storage.plan(movable.mover(), movable.new)
-    assert (plan.topics, plan.outboxes, plan.files, plan.there, plan.is_done) == (2, 1, 14, 0, False)
+    assert (plan.topics, plan.outboxes, plan.files, plan.there, plan.is_done) == (2, 1, FILES, 0, False)
     assert not Path(movable.new).exists()
     assert movable.record().moves == 0
     move(movable)
@@ -411,7 +411,7 @@ def test_what_is_left_is_deleted_and_nothing_of_another_namespace_I12(movable):
     uuid = deleted.topic("empty").uuid
     deleted.delete_topic("empty")
     left = move_storage.delete_old(movable.mover())
-    assert left.files == 13  # what may be the other namespace's outbox stays
+    assert left.files == FILES - 1  # what may be the other namespace's outbox stays
     assert uuid in left.folders
     theirs = other.topic("theirs").uuid
     assert set(left.kept) == {theirs, "outboxes/billing"}
@@ -428,7 +428,7 @@ def test_nothing_is_deleted_if_the_new_root_is_not_complete_I1(movable):
     with pytest.raises(Conflict, match="LEDGER_INCOMPLETE"):
         move_storage.delete_old(movable.mover())
     newest.write_bytes(content)
-    assert move_storage.delete_old(movable.mover()).files == 14
+    assert move_storage.delete_old(movable.mover()).files == FILES
     check_all_is_in(movable, movable.new, [*range(7)])
 
 

@@ -27,6 +27,7 @@ LIMITS = replace(
     SMALL, inline_producers_bytes=0, token_chunk=64, inline_bitmap_bytes=1, node_bitmap_bytes=2, entity_bytes=10
 )
 TOPIC, GROUP, OUTBOX, ENTITY = "t", "group", "billing", "ann"
+FILES = 15  # that there are in the beginning
 
 
 class Movable:
