@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.guards.guard import Guard
 
 _MOVE = "lifecycle/test_move_storage.py"
-_PAUSED = "test_whoever_is_paused_while_the_storage_moves_names_nothing_that_is_left_behind_I1_I12"
 
 GUARDS = [
     Guard(
@@ -22,7 +21,7 @@ GUARDS = [
         "            if not in_any_root:\n                self.check_root(head)\n",
         instead="",
         why="Compactions, rewritings and repairs name files too, and begin again if they were overtaken (I1).",
-        tests=(f"{_MOVE}::{_PAUSED}[rewriting]",),
+        tests=(f"{_MOVE}::test_a_rewriting_that_is_paused_begins_again_and_names_nothing_that_is_left_behind_I1",),
     ),
     Guard(
         "moving/a-seal-in-its-own-root",
@@ -30,7 +29,7 @@ GUARDS = [
         "    log.check_root(head)\n",
         instead="",
         why="A seal names an index file (I1).",
-        tests=(f"{_MOVE}::{_PAUSED}[seal]",),
+        tests=(f"{_MOVE}::test_a_seal_that_is_paused_names_no_index_that_is_left_behind_I1",),
     ),
     Guard(
         "moving/staged-before-the-gc-epoch-was-raised",
@@ -46,7 +45,7 @@ GUARDS = [
         "            root.check_not_moved(self._group.log.metadata, self._group.log.storage)\n",
         instead="",
         why="No head guards a file of tokens (I1).",
-        tests=(f"{_MOVE}::test_a_long_value_that_is_written_after_the_copying_is_not_named_I1[consume-/tokens/]",),
+        tests=(f"{_MOVE}::test_a_long_value_that_is_written_after_the_copying_is_not_named_I1",),
     ),
     Guard(
         "moving/a-long-entity-is-looked-after",
@@ -54,7 +53,7 @@ GUARDS = [
         "            raise\n        root.check_not_moved(self._metadata, self._storage)\n",
         instead="            raise\n",
         why="No head guards a file of an entity (I1).",
-        tests=(f"{_MOVE}::test_a_long_value_that_is_written_after_the_copying_is_not_named_I1[bill-outboxes/]",),
+        tests=(f"{_MOVE}::test_a_long_value_that_is_written_after_the_copying_is_not_named_I1",),
     ),
     Guard(
         "moving/a-topic-is-made-before-or-refused",
@@ -62,7 +61,7 @@ GUARDS = [
         "        *([] if namespace is None else [Check(NamespaceKey(), namespace.version)]),\n",
         instead="",
         why="A topic that is made after the topics were listed would be fenced by nobody (I1).",
-        tests=(f"{_MOVE}::{_PAUSED}[new topic]",),
+        tests=(f"{_MOVE}::test_a_topic_is_made_before_the_move_or_not_at_all_I1",),
     ),
     Guard(
         "moving/finished-by-who-began-it",
