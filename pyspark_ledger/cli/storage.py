@@ -85,7 +85,8 @@ def _move(session: Session, to: str, trust_existing: bool, dry_run: bool, yes: b
                 done = work.move(mover, to, trust_existing=trust_existing, files=plan.files)
             told.done({name: value for name, value in asdict(done).items() if not name.startswith("missing")})
             told.lost({"missing_files": done.missing_files, "missing": list(done.missing)})
-            session.output.done(_moved(done), {**asdict(done), "report": str(told.path)})
+            said = f"the namespace keeps its files in {plan.to} already" if plan.is_done else _moved(done)
+            session.output.done(said, {**asdict(done), "report": str(told.path)})
     if done.missing_files:
         raise click.exceptions.Exit(1)
 

@@ -124,6 +124,8 @@ def move(mover: Mover, to: str, *, trust_existing: bool = False, files: int = 0)
                 mover.unmark(record, record.moved_from)  # an earlier run has died before it did
             return Moved(to, record.moved_from, len(mover.topics()), 0, 0, 0)
         _check_target(record, to)
+        if record.moving is not None:
+            record = mover.go_back()  # who began it has died: writing goes on while the rest is copied
         source, target = open_storage(record.storage), open_storage(to)
         source_marked(record).check_marked()
         target.prove_usable(names.probe_file(mover.clock.new_id()))
@@ -132,8 +134,7 @@ def move(mover: Mover, to: str, *, trust_existing: bool = False, files: int = 0)
             source, target, trust_existing=trust_existing, told=lambda done: mover.progress("copying", done, files)
         )
         work = _Work(mover, source, target, copies, names.marker_file(record.id))
-        if record.moving is None:
-            work.copy_all()  # while everybody works
+        work.copy_all()  # while everybody works
         begun = mover.begin(to)
         with mover.or_back(begun):
             mover.fence(begun, source)

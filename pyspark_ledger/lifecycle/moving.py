@@ -10,7 +10,7 @@
 4. *finish*: one transaction makes the new root the namespace's.
 
 A process may die between any two steps. Then nobody writes, everybody can read, and errors say who has begun what. The
-same call goes on from there, and *go back* is such a move too: to the root that the namespace has.
+next one goes back and begins again; *go back* is such a move too: to the root that the namespace has.
 """
 
 from __future__ import annotations
