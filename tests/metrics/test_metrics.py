@@ -346,7 +346,7 @@ def test_a_scraper_follows_a_storage_that_moves_and_goes_on_counting(client, tol
     assert told("ledger_topic_producers") == 1
     move_storage.move(Mover(MemoryMetadata(server)), str(tmp_path / "new"))
     shutil.rmtree(storage_root)
-    with client_of(OpenNamespace(MemoryMetadata(server))) as writer:
+    with client_of(OpenNamespace(MemoryMetadata(server), limits=Limits(commits_per_ledger=4))) as writer:
         for n in range(6):
             send(writer, f"other{n}", n)
     assert told("ledger_topic_producers") == 7
