@@ -121,7 +121,7 @@ class LedgerClient:
         :raises Unavailable: the storage is not there; nothing was deleted.
         """
         namespace = self._namespace
-        namespace.storage.check_marked()  # or its files would stay for ever where they are
+        namespace.check_storage()  # or its files would stay for ever where they are
         topic = topics.delete_topic(namespace.metadata, name, limits=namespace.limits, clock=namespace.clock)
         try:
             condemned.delete_files(namespace.storage, topic.uuid)

@@ -181,6 +181,7 @@ def _nothing_added(log: Log, view: View, batch: StagedBatch, verdict: Verdict) -
 def _prepare(log: Log, view: View, batch: StagedBatch, verdict: Verdict, side_files: _SideFiles) -> PreparedCommit:
     head, policies = view.head, log.policies()
     log.check_not_set_back(head)
+    log.check_root(head)
     check_not_terminated(head)
     check_epochs(log, head, (entry.file for entry in verdict.entries))
     entries_file = side_files.entries(verdict.entries, head.gc_epoch)

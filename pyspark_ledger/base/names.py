@@ -124,6 +124,11 @@ def parse_log_snapshot_file(path: str) -> tuple[int, int, bytes] | None:
     return (int(match[1]), int(match[2]), bytes.fromhex(match[3])) if match else None
 
 
+def is_marker_file(name: str) -> bool:
+    """Whether this is the marker file of a namespace, of this one or another."""
+    return name.startswith(_MARKER)
+
+
 def probe_file(uid: bytes) -> str:
     """In the root for a moment, to see whether files can be kept there."""
     return f"probe-{uid.hex()}"

@@ -10,6 +10,7 @@ import click
 from pyspark_ledger.cli.base import Commands, Session
 from pyspark_ledger.cli.output import Row
 from pyspark_ledger.cli.rows import moment
+from pyspark_ledger.cli.storage import move_storage, set_storage
 
 if TYPE_CHECKING:
     from pyspark_ledger.lifecycle.namespace_gc import NamespaceRun
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 @click.group(cls=Commands)
 def namespace() -> None:
     """Look after the namespace as a whole."""
+
+
+namespace.add_command(move_storage)
+namespace.add_command(set_storage)
 
 
 @namespace.command()

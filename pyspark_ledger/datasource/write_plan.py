@@ -52,6 +52,7 @@ def plan_write(
             log.refresh(sync=True)  # the policies in memory may be old, and nobody is refused because of that
         check_deduplicates(log)
     view = log.view()
+    log.check_root(view.head)  # the tasks will stage where this epoch's files belong
     merged = schemas.merge(log.schema(view.head.schema_id), incoming, may_add=options.merge_schema)
     return WritePlan(
         storage=log.storage.uri,
@@ -140,9 +141,13 @@ def _known_log(namespace: OpenNamespace, options: WriteOptions, max_age_s: float
     log = _logs.get((os.getpid(), id(namespace), options.topic))
     if log is not None:
         try:
-            log.view(max_age_s)
+            log.check_readable(log.view(max_age_s).head)
         except NotFound:
             return None  # deleted, and perhaps recreated
+        except Conflict as conflict:
+            if conflict.code != "LEDGER_STORAGE_MOVED":
+                raise
+            return None  # opened again, it is in the new place
         _check_fixed_columns(log.topic, options)
     return log
 

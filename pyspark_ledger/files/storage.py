@@ -28,6 +28,7 @@ from pyspark_ledger.errors import CorruptData, InvalidInput, LedgerError, Unavai
 
 _DELETING_THREADS = 16  # of an object store, where most of the time is spent waiting
 _PROOF = b"pyspark-ledger can write here\n"
+BEING_MOVED = -1  # the ``moves`` of a storage through which nobody may write
 
 
 class Sink(ABC):
@@ -48,10 +49,13 @@ class Sink(ABC):
 class Storage(ABC):
     """A root below which every path is relative. Every method raises Unavailable, with the name of the file, if the
     disk or the object store fails, is full, or does not let us in. ``marker`` is the name of a file that shows that
-    this is the right root; empty: nobody has to look for one, as in a task."""
+    this is the right root; empty: nobody has to look for one, as in a task. ``moves`` is how often the namespace had
+    been given another root when this one was opened: see ``log.root``."""
 
-    def __init__(self, uri: str, marker: str = "") -> None:
-        self.uri, self.marker = uri, marker
+    def __init__(self, uri: str, marker: str = "", moves: int = 0) -> None:
+        self.uri, self.marker, self.moves = uri, marker, moves
+        self.is_left = False  # somebody has noticed that the namespace has another root now
+        self._seen_marked = False
 
     def check_marked(self) -> None:
         """Before something is written or deleted by a process that can do so anywhere.
@@ -61,7 +65,8 @@ class Storage(ABC):
         if self.marker and not self._is_marked():
             raise Unavailable(
                 f"{self.where(self.marker)} is not there: is the storage mounted on this machine, or was the folder "
-                "moved? The namespace has this file in its storage root. Nothing is written or deleted without it, or "
+                "moved (docs/operations.md)? The namespace has this file in its storage root. Nothing is written or "
+                "deleted without it, or "
                 "the log would be split over two places. If this is the right place, and only the file was lost, make "
                 "an empty one of that name",
                 "LEDGER_STORAGE_MISSING",
@@ -105,12 +110,22 @@ class Storage(ABC):
     def list(self, folder: str) -> Iterator[str]:
         """Every file below a folder, nothing if the folder is not there."""
 
+    def sizes(self, folder: str) -> Iterator[tuple[str, int]]:
+        """Every file below a folder with its length; one that is deleted meanwhile may be left out."""
+        for path in self.list(folder):
+            with contextlib.suppress(CorruptData):
+                yield path, self.size(path)
+
     def folders(self, folder: str) -> Sequence[str]:
         """The names of the folders right below a folder, in order; none if the folder is not there. With an empty name:
         right below the root."""
         above = len(folder) + 1 if folder else 0
         below = (path[above:] for path in self.list(folder))
         return sorted({path.partition("/")[0] for path in below if "/" in path})
+
+    def files_in_root(self) -> Sequence[str]:
+        """The names of the files right below the root, in no folder."""
+        return [path for path in self.list("") if "/" not in path]
 
     @abstractmethod
     def delete(self, path: str) -> None: ...
@@ -181,13 +196,25 @@ class Storage(ABC):
             "LEDGER_STORAGE_MISSING",
         )
 
-    def missing(self, path: str) -> CorruptData:
+    def missing(self, path: str) -> LedgerError:
+        """What to raise if a file is not there. Where the marker is missing too, nothing is lost: this is not the root
+        any more, or not mounted."""
+        if self.marker:
+            self._seen_marked = False
+            with contextlib.suppress(Unavailable):
+                if not self._is_marked():
+                    return Unavailable(
+                        f"{self.where(path)} is missing, and so is the file {self.marker} that marks the namespace's "
+                        "storage root: the storage was moved, or is not mounted on this machine. If it was moved, "
+                        "open the topic again, in a new query or with a new reader",
+                        "LEDGER_STORAGE_MISSING",
+                    )
         return CorruptData(f"{self.where(path)} is missing, but ZooKeeper names it", "LEDGER_FILE_MISSING")
 
 
 class LocalStorage(Storage):
-    def __init__(self, uri: str, marker: str = "") -> None:
-        super().__init__(uri, marker)
+    def __init__(self, uri: str, marker: str = "", moves: int = 0) -> None:
+        super().__init__(uri, marker, moves)
         self._root = Path(unquote(urlsplit(uri).path))
         self._root_path = str(self._root)  # a Path is slow to put together, and small files are read by the thousand
         self._marker_path = str(self._root / marker)
@@ -272,6 +299,13 @@ class LocalStorage(Storage):
         with disk_errors("list", full):
             try:
                 return sorted(entry.name for entry in os.scandir(full) if entry.is_dir())
+            except FileNotFoundError:
+                return []
+
+    def files_in_root(self) -> Sequence[str]:
+        with disk_errors("list", self._root):
+            try:
+                return sorted(entry.name for entry in os.scandir(self._root) if entry.is_file())
             except FileNotFoundError:
                 return []
 
@@ -407,9 +441,8 @@ class _LocalSink(Sink):
 class ObjectStorage(Storage):
     """Any pyarrow filesystem: S3, GCS, HDFS… An object is durable when its upload is complete."""
 
-    def __init__(self, uri: str, marker: str = "") -> None:
-        super().__init__(uri, marker)
-        self._seen_marked = False
+    def __init__(self, uri: str, marker: str = "", moves: int = 0) -> None:
+        super().__init__(uri, marker, moves)
         # By process: a child that used its parent's connections would get its parent's answers. The parent's client
         # stays here in the child, since to close it would be to speak over those connections too.
         self._clients: dict[int, pa.fs.FileSystem] = {}
@@ -466,18 +499,27 @@ class ObjectStorage(Storage):
         return None
 
     def list(self, folder: str) -> Iterator[str]:
+        return (path for path, _ in self.sizes(folder))
+
+    def sizes(self, folder: str) -> Iterator[tuple[str, int]]:
         selector = pa.fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True, recursive=True)
         with _store_errors("list", self.where(folder)):
             found = self._fs.get_file_info(selector)
         for info in found:
             if info.type == pa.fs.FileType.File:
-                yield info.path[len(self._root) + 1 :]
+                yield info.path[len(self._root) + 1 :], int(info.size)
 
     def folders(self, folder: str) -> Sequence[str]:
+        return self._right_below(folder, pa.fs.FileType.Directory)
+
+    def files_in_root(self) -> Sequence[str]:
+        return self._right_below("", pa.fs.FileType.File)
+
+    def _right_below(self, folder: str, kind: pa.fs.FileType) -> Sequence[str]:
         selector = pa.fs.FileSelector(f"{self._root}/{folder}".rstrip("/"), allow_not_found=True)
         with _store_errors("list", self.where(folder)):
             found = self._fs.get_file_info(selector)
-        return sorted(info.base_name for info in found if info.type == pa.fs.FileType.Directory)
+        return sorted(info.base_name for info in found if info.type == kind)
 
     def delete(self, path: str) -> None:
         with _store_errors("delete", self.where(path)), contextlib.suppress(FileNotFoundError):
@@ -561,18 +603,18 @@ def normalise_uri(text: str) -> str:
     return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}{query}"
 
 
-_opened: dict[tuple[int, str, str], Storage] = {}
+_opened: dict[tuple[int, str, str, int], Storage] = {}
 _opening = threading.Lock()
 
 
-def open_storage(uri: str, marker: str = "") -> Storage:
-    """One storage per process, root and marker: workers are reused over many tasks, and clients do not survive a
-    fork."""
-    key = (os.getpid(), normalise_uri(uri), marker)
+def open_storage(uri: str, marker: str = "", moves: int = 0) -> Storage:
+    """One storage per process, root, marker and number of moves: workers are reused over many tasks, and clients do not
+    survive a fork."""
+    key = (os.getpid(), normalise_uri(uri), marker, moves)
     with _opening:
         if key not in _opened:
             kind = LocalStorage if key[1].startswith("file:") else ObjectStorage
-            _opened[key] = kind(key[1], marker)
+            _opened[key] = kind(key[1], marker, moves)
         return _opened[key]
 
 

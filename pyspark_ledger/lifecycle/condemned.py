@@ -60,7 +60,7 @@ class Finished:
 
 def finish(namespace: OpenNamespace, *, dry_run: bool = False, progress: Progress = lambda *_: None) -> list[Finished]:
     """Deletes what is left of topics that were deleted. An error with one of them does not stop the others."""
-    namespace.storage.check_marked()
+    namespace.check_storage()
     now_ms = namespace.metadata.now_ms(exact=True)
     keys = [key for key in namespace.metadata.children(CondemnedsKey()) if isinstance(key, CondemnedKey)]
     finished: list[Finished] = []

@@ -75,12 +75,14 @@ def collect(
     """One run of gc. It deletes something only if it can raise the epoch: once in a grace, however often it is called.
     A file that was left behind is deleted by the third such run. ``thorough`` compares all files with all references;
     by default every 30th run does."""
+    head = log.refresh(sync=True).head
+    log.check_root(head)
     log.storage.check_marked()  # in the wrong place nothing can be found, and so nothing be judged
+    log.check_not_set_back(head)
     there = snapshots.listed(log.storage, log.topic.uuid)
-    log.check_not_set_back(log.refresh(sync=True).head)
-    snapshots.check_not_behind(log, log.view(), there, note=not dry_run)
-    epochs = _epochs_with_files(log)
-    _check_not_rolled_back(log, epochs, dry_run=dry_run)  # before anything changes, or a refused run would wear it off
+    snapshots.check_not_behind(log, log.refresh(sync=True), there, note=not dry_run)
+    epochs = epochs_with_files(log)
+    check_not_rolled_back(log, epochs, dry_run=dry_run)  # before anything changes, or a refused run would wear it off
     view = log.view()
     node = _epoch_node(log, mend=not dry_run)
     age_s = (log.metadata.now_ms() - node.modified_ms) / 1000
@@ -138,7 +140,7 @@ class _Deletion:
 # -- epochs ---------------------------------------------------------------------------------------------------------
 
 
-def _epochs_with_files(log: Log) -> list[int]:
+def epochs_with_files(log: Log) -> list[int]:
     """The epochs that have a folder, in order."""
     found = map(names.parse_epoch_folder, log.storage.folders(names.topic_folder(log.topic.uuid)))
     return sorted(epoch for epoch in found if epoch is not None)
@@ -152,7 +154,7 @@ def _files_of(log: Log, epoch: int) -> Iterator[tuple[bytes, str]]:
             yield parsed[1], path
 
 
-def _check_not_rolled_back(log: Log, epochs: list[int], *, dry_run: bool) -> None:
+def check_not_rolled_back(log: Log, epochs: list[int], *, dry_run: bool) -> None:
     later = [epoch for epoch in epochs if epoch > log.view().head.gc_epoch]
     if not later:
         return
@@ -221,7 +223,7 @@ def _born(before: GcEpoch, epoch: int, first_commit: int) -> GcEpoch:
     return GcEpoch(epoch + 1, max(0, floor), tuple(births))
 
 
-def _replaceable(log: Log, head: Head) -> tuple[FileRef, ...]:
+def replaceable_now(log: Log, head: Head) -> tuple[FileRef, ...]:
     """The files that are named now, and may be replaced by others. Only a seal changes the dedup snapshot, together
     with the head: so if this is another snapshot than the head's, raising the epoch is refused."""
     dedup = log.metadata.read(DedupKey(head.uuid))
@@ -252,7 +254,7 @@ class _NextEpoch:
             replaced=head.replaced if any(compacted.is_readable(each, head) for each in generations) else None,
             going=head.going if any(not going.is_due(each, head) for each in replaced) else None,
         )
-        kept = _replaceable(self._log, after)
+        kept = replaceable_now(self._log, after)
         if kept not in self._gone:
             gone = (file for file in head.gc_kept if file not in kept and not self._is_full_node(head, file))
             self._gone[kept] = tuple(gone)
@@ -327,7 +329,7 @@ def references(log: Log, view: View, floor: int = 0, first_commit: int = 0) -> I
     """Every file that is named, or was when the epoch began; of those that were staged in epochs from ``floor`` on, and
     are named by commits from ``first_commit`` on. Of rewritten ledgers before that, only what is going."""
     yield from _named_by_the_log(log, view, floor, first_commit)
-    yield from (*_replaceable(log, view.head), *view.head.gc_kept)
+    yield from (*replaceable_now(log, view.head), *view.head.gc_kept)
     for each in going.fetch(log.files, view.head):
         yield each.file
         if each.leaf_of is not None:

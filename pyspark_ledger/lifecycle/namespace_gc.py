@@ -58,7 +58,7 @@ class NamespaceRun:
 
 def collect(namespace: OpenNamespace, *, dry_run: bool = False, progress: Progress = lambda *_: None) -> NamespaceRun:
     """Runs gc for every topic, finishes what was deleted, and looks for folders that nobody knows."""
-    namespace.storage.check_marked()
+    namespace.check_storage()
     namespace.metadata.sync()
     keys = [key for key in namespace.metadata.children(TopicsKey()) if isinstance(key, TopicKey)]
     namespace.metadata.now_ms(exact=True)
@@ -157,7 +157,7 @@ def inspect_folder(namespace: OpenNamespace, uuid: str) -> UnknownFolder:
 
 def remove_folder(namespace: OpenNamespace, uuid: str) -> None:
     """Deletes a folder that nobody knows, with what is in it. Errors as of :func:`inspect_folder`."""
-    namespace.storage.check_marked()
+    namespace.check_storage()
     _check_unknown(namespace, uuid)
     namespace.storage.delete_folder(names.topic_folder(uuid))
 

@@ -26,7 +26,7 @@ from pyspark_ledger.errors import CorruptData, DataLoss, LedgerError, NotFound
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.files.topicfiles import TopicFiles
-from pyspark_ledger.log import rollback
+from pyspark_ledger.log import rollback, root
 from pyspark_ledger.log.index import Index
 from pyspark_ledger.log.pieces import slices_of_commit, slices_of_list
 from pyspark_ledger.log.slices import LogSlice
@@ -59,6 +59,7 @@ from pyspark_ledger.metadata.wallclock import believable_ms
 
 logger = logging.getLogger(__name__)
 
+_NOTE = "a note that ZooKeeper was rolled back"
 _NAMESPACE_S = 10.0  # how long a change of the namespace's policy may take to be noticed
 _PRODUCER_BYTES = 100  # of one producer in a file, at most, for a name that anybody would choose
 
@@ -115,14 +116,22 @@ class Log:
         return Transactions(self.metadata, self.limits, self.clock, self.refused)
 
     def change_head(
-        self, edit: Callable[[Head], Head | None], what: str, also: Callable[[], Iterable[Op]] = lambda: ()
+        self,
+        edit: Callable[[Head], Head | None],
+        what: str,
+        also: Callable[[], Iterable[Op]] = lambda: (),
+        *,
+        in_any_root: bool = False,
     ) -> View:
         """Any change of the head that is not an append. Commits that were decided from the old head are refused,
-        because the head has another version then. ``also`` gives operations of the same transaction."""
+        because the head has another version then. ``also`` gives operations of the same transaction. ``in_any_root``
+        is for a change that names no new file."""
         operation, before = self.clock.new_id(), b""
 
         def changed(head: Head) -> Head | None:
             nonlocal before
+            if not in_any_root:
+                self.check_root(head)
             edited = edit(head)
             before = head.last_change
             return None if edited is None else replace(edited, last_change=operation)
@@ -298,6 +307,20 @@ class Log:
         if head.set_back is not None:
             raise rollback.loss(self.topic.name, head.set_back.why)
 
+    def check_root(self, head: Head) -> None:
+        """Before a file in this process's storage root is named by a change of this head.
+
+        :raises Unavailable: the namespace's storage is being moved.
+        :raises Conflict: it was moved, and this process has the former root open.
+        """
+        if head.moves != self.storage.moves:
+            raise root.refusal(self.metadata, self.storage, self.topic.name)
+
+    def check_readable(self, head: Head) -> None:
+        """Raises Conflict if the storage was moved: new files are elsewhere. While it is being moved all is here."""
+        if head.moves != self.storage.moves:
+            root.check_not_left(self.metadata, self.storage)
+
     def _rolled_back(self, why: str, number: int | None = None) -> RolledBack:
         """What to raise if a rollback was noticed, after it was written into the head for everybody else. ``number`` is
         of a commit that is lost; the default is the last one that is in memory."""
@@ -320,7 +343,7 @@ class Log:
         self._noting = True  # if that is refused too, there is nothing more to say
         try:
             with contextlib.suppress(LedgerError):  # the next one who notices writes it
-                self.change_head(note, "a note that ZooKeeper was rolled back")
+                self.change_head(note, _NOTE, in_any_root=True)
         finally:
             self._noting = False
         return rollback.noticed(self.topic.name, why, repaired=repaired)
@@ -338,7 +361,7 @@ class Log:
 
         if note:
             with contextlib.suppress(LedgerError):  # the next one who notices writes it
-                self.change_head(noted, "a note that ZooKeeper was rolled back")
+                self.change_head(noted, _NOTE, in_any_root=True)
         return rollback.loss(self.topic.name, why)
 
     # -- commits -------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.limits import DEFAULT_LIMITS, Limits
+from pyspark_ledger.errors import Unavailable
 from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.log import root, topics
 from pyspark_ledger.log.log import Log
@@ -36,10 +37,20 @@ class OpenNamespace:
 
     @property
     def storage(self) -> Storage:
-        """Where the files are, recorded in ZooKeeper by whoever names it first."""
-        if self._storage is None:
-            self._storage = root.open_root(self.metadata, self._asked_storage, self.clock)
+        """Where the files are, recorded in ZooKeeper by whoever names it first. Who keeps it finds out later that the
+        files were moved (``log.root``); who asks again after that gets the new place."""
+        if self._storage is None or self._storage.is_left:
+            asked = self._asked_storage if self._storage is None else None  # it was right when this was opened
+            self._storage = root.open_root(self.metadata, asked, self.clock)
         return self._storage
+
+    def check_storage(self) -> None:
+        """Before something is deleted: raises if this is not the right storage, or not any more."""
+        try:
+            self.storage.check_marked()
+        except Unavailable:
+            root.check_not_left(self.metadata, self.storage)
+            raise
 
     @property
     def transactions(self) -> Transactions:

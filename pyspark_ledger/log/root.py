@@ -1,4 +1,4 @@
-"""Where a namespace keeps its files: the root is recorded in ZooKeeper once, and marked by a file.
+"""Where a namespace keeps its files: the root is recorded in ZooKeeper, and marked by a file.
 
 The marker file is named by the namespace's id, so that two namespaces may share a root. Whoever writes or deletes files
 looks for it first: where a volume is not mounted, or a folder was moved, it is missing, and an empty place is never
@@ -6,6 +6,11 @@ taken for the namespace's root (I1).
 
 A namespace is made in steps: the record; the marker file; and "marked" in the record, once the file was read back. A
 process may die between any two of them: whoever opens a namespace that is not marked finishes it.
+
+The root can be changed (``lifecycle.moving``). Each such change has a number, which the namespace's record and every
+topic's head get before the last files are copied. A process remembers with which number it opened the root, and names a
+file only by a head of that number. Where no head is changed, as for long values of tokens and entities, it looks at the
+record after it has written the file: if nobody was moving anything then, the file is among those that are copied.
 """
 
 from __future__ import annotations
@@ -17,8 +22,8 @@ from datetime import UTC, datetime
 from pyspark_ledger.base import names
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.limits import DEFAULT_LIMITS
-from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
-from pyspark_ledger.files.storage import Storage, normalise_uri, open_storage
+from pyspark_ledger.errors import Conflict, InvalidInput, LedgerError, NotFound, Unavailable
+from pyspark_ledger.files.storage import BEING_MOVED, Storage, normalise_uri, open_storage
 from pyspark_ledger.metadata.port import HeadKey, Metadata, NamespaceKey, TopicKey, TopicsKey
 from pyspark_ledger.metadata.records import Namespace
 from pyspark_ledger.metadata.transactions import PlainNode, Transactions, find
@@ -32,14 +37,79 @@ def open_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CLOCK
     record = _new_namespace(metadata, wanted, clock) if found is None else found.record
     check_not_upgrading(record)
     if wanted is not None and wanted != record.storage:
+        was_moved = wanted == record.moved_from
         raise InvalidInput(
-            f"option 'storage' is {wanted}, but this ZooKeeper namespace keeps its files in {record.storage}: "
-            "leave the option out, or give the ZooKeeper address another chroot",
+            f"option 'storage' (or LEDGER_STORAGE) is {wanted}, but this ZooKeeper namespace keeps its files in "
+            f"{record.storage}: "
+            + ("they were moved there: " if was_moved else "")
+            + "leave the option out, or give "
+            + ("it the new place" if was_moved else "the ZooKeeper address another chroot"),
             "LEDGER_STORAGE_CONFLICT",
         )
+    if record.moving is not None:
+        return open_storage(record.storage, names.marker_file(record.id), BEING_MOVED)
     if not record.marked:
         record = finish_namespace(metadata, open_storage(record.storage), clock)
-    return open_storage(record.storage, names.marker_file(record.id))
+    return open_storage(record.storage, names.marker_file(record.id), record.moves)
+
+
+# -- a root that changes ---------------------------------------------------------------------------------------
+
+
+def check_not_moved(metadata: Metadata, storage: Storage) -> None:
+    """After a file was written that no head will name, and before the transaction that names it. If this passes, nobody
+    had begun to move the storage when the file was there, and so it will be copied with the others.
+
+    :raises Unavailable: the storage is being moved.
+    :raises Conflict: it was moved.
+    """
+    metadata.sync()
+    found = metadata.read(NamespaceKey())
+    if found is not None and (found.record.moving is not None or found.record.moves != storage.moves):
+        raise _refusal(found.record, storage)
+
+
+def check_may_make(namespace: Namespace, storage: Storage | None) -> None:
+    """Raises as :func:`check_not_moved` does, before a topic is made whose folder is in this storage."""
+    if namespace.moving is not None or (storage is not None and namespace.moves != storage.moves):
+        raise _refusal(namespace, storage or open_storage(namespace.storage))
+
+
+def check_not_left(metadata: Metadata, storage: Storage) -> None:
+    """Raises Conflict if the storage was moved elsewhere, and all of it is there."""
+    found = metadata.read(NamespaceKey())
+    if found is not None and found.record.moving is None and found.record.moves != storage.moves:
+        raise _refusal(found.record, storage)
+
+
+def refusal(metadata: Metadata, storage: Storage, topic: str) -> LedgerError:
+    """What to raise if a head is not of the root that this process has open."""
+    metadata.sync()
+    found = metadata.read(NamespaceKey())
+    if found is not None and (found.record.moving is not None or found.record.moves != storage.moves):
+        return _refusal(found.record, storage)
+    return Conflict(
+        f"topic '{topic}' was made or restored under another storage root than the namespace has now: if its files are "
+        f"in {storage.uri}, 'pyspark-ledger namespace set-storage {storage.uri} --yes' brings the two together",
+        "LEDGER_STORAGE_MOVED",
+    )
+
+
+def _refusal(record: Namespace, storage: Storage) -> LedgerError:
+    if record.moving is not None:
+        since = datetime.fromtimestamp(record.moving.since_ms / 1000, UTC)
+        return Unavailable(
+            f"the storage of this namespace is being moved to {record.moving.to}, by {record.moving.by} since "
+            f"{since:%Y-%m-%d %H:%M:%S} UTC: wait until that is done, then open the topic again. If it was "
+            f"interrupted, 'pyspark-ledger namespace move-storage --to {record.moving.to} --yes' finishes it",
+            "LEDGER_STORAGE_MOVING",
+        )
+    storage.is_left = True
+    return Conflict(
+        f"the storage of this namespace was moved to {record.storage}, and this process still has {storage.uri} open: "
+        "open the topic again, with a new producer, reader or query. Nothing is lost",
+        "LEDGER_STORAGE_MOVED",
+    )
 
 
 def check_not_upgrading(namespace: Namespace | None) -> None:
@@ -60,7 +130,7 @@ def _new_namespace(metadata: Metadata, wanted: str | None, clock: Clock) -> Name
             "LEDGER_STORAGE) once, to a folder or a URI such as s3://bucket/prefix; later users need not",
             "LEDGER_STORAGE_NOT_SET",
         )
-    open_storage(wanted).prove_usable(names.probe_file(clock.new_id()))  # it cannot be changed afterwards
+    open_storage(wanted).prove_usable(names.probe_file(clock.new_id()))  # to change it later is a lot of work
     record = Namespace(wanted, clock.now_ms(), id=clock.new_id())
     return Transactions(metadata, DEFAULT_LIMITS, clock).make(NamespaceKey(), record, "the namespace").record
 
@@ -82,7 +152,7 @@ def finish_namespace(metadata: Metadata, storage: Storage, clock: Clock = SYSTEM
     if named.marked:
         return named
     _make_root(metadata, storage)
-    storage.replace(names.marker_file(named.id), _marker(named), names.probe_file(clock.new_id()))
+    mark(storage, named, clock)
 
     def marked(record: Namespace) -> Namespace | None:
         if record.id != named.id:
@@ -90,6 +160,11 @@ def finish_namespace(metadata: Metadata, storage: Storage, clock: Clock = SYSTEM
         return None if record.marked else replace(record, marked=True)
 
     return transactions.change(node, marked, "the note that the namespace's root is marked")
+
+
+def mark(storage: Storage, namespace: Namespace, clock: Clock) -> None:
+    """Writes the marker file into a root, and reads it back."""
+    storage.replace(names.marker_file(namespace.id), _marker(namespace), names.probe_file(clock.new_id()))
 
 
 def _gone() -> NotFound:
@@ -110,12 +185,12 @@ def _make_root(metadata: Metadata, storage: Storage) -> None:
     """The only time that it is made; version 0.1.0 made it with the first file."""
     if storage.is_bare():
         metadata.sync()
-        if _has_records(metadata):
+        if has_records(metadata):
             raise storage.not_there("")
         storage.make_folder("")
 
 
-def _has_records(metadata: Metadata) -> bool:
+def has_records(metadata: Metadata) -> bool:
     """Whether a topic has a commit, and so a file somewhere."""
     keys = [key for key in metadata.children(TopicsKey()) if isinstance(key, TopicKey)]
     found = [topic.record.uuid for topic in metadata.read_many(keys) if topic is not None]

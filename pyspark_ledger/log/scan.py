@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # only for types: options name places where there is no log
 def slices(log: Log, view: View, start: Position, end: Position, *, planned: bool = False) -> Iterator[LogSlice]:
     """What lies in [start, end) of the log, in order. Lazy: a limited read loads only the index files it needs.
     ``planned``: for a batch that was planned before some ledgers were given up. DataLoss if the start is gone."""
+    log.check_readable(view.head)
     if start < end and trimmed.is_gone(view.head, start, planned=planned):
         raise trimmed.loss(view.head, start)
     for pieces in log.pieces(view, start, end, planned=planned):

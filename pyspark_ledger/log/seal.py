@@ -69,6 +69,7 @@ def seal(log: Log) -> View:
     view, producers = log.producers()
     head, policies = view.head, log.policies()
     log.check_not_set_back(head)
+    log.check_root(head)
     snapshots.check_not_behind(log, view, there)
     if not is_full(log, view):
         return view

@@ -19,6 +19,7 @@ from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.log import root
 from pyspark_ledger.metadata.port import (
     AnyKey,
+    Check,
     CondemnedKey,
     Create,
     DedupKey,
@@ -84,28 +85,43 @@ def create_topic(
         schemas.check_version(stored.field(version_column).type, version_column, key)
     now = believable_ms(metadata, clock, DEFAULT_LIMITS)
     topic = Topic(name, str(UUID(bytes=clock.new_id())), key, version_column, now)
-    head = Head(
-        uuid=topic.uuid, name=name, schema_id=0, ledger=0, ledger_first_commit=0, ledger_opened_ms=now, ledger_bytes=0,
-        next_commit=0, next_entry=0, last_publish_ms=0, records=0, bytes=0, gc_epoch=0,
-        last_change=clock.new_id(),
-    )  # fmt: skip
-    ops: list[Op] = [
-        Create(TopicKey(name), topic),
-        *nodes_of(head, Policies(), DedupSnapshot(0, EARLIEST)),
-        Create(SchemaKey(topic.uuid, 0), Schema(0, schemas.to_bytes(stored))),
-    ]
-    if metadata.read(DeletedKey(name)) is not None:
-        ops.append(Delete(DeletedKey(name)))
+    first = Schema(0, schemas.to_bytes(stored))
 
     def look() -> bool | None:
         metadata.sync()
         found = metadata.read(TopicKey(name))
         return None if found is None else found.record.uuid == topic.uuid
 
+    transactions = Transactions(metadata, DEFAULT_LIMITS, clock)
     with _folder_of(topic, storage):
-        if Transactions(metadata, DEFAULT_LIMITS, clock).carry_out(ops, look, f"making topic '{name}'"):
-            return topic
-        raise Conflict(f"topic '{name}' exists already: use it, or choose another name", "LEDGER_TOPIC_EXISTS")
+        for _ in range(DEFAULT_LIMITS.change_attempts):
+            ops = _creation(metadata, topic, first, storage, clock)
+            if transactions.carry_out(ops, look, f"making topic '{name}'"):
+                return topic
+            if look() is not None:
+                raise Conflict(f"topic '{name}' exists already: use it, or choose another name", "LEDGER_TOPIC_EXISTS")
+        raise Conflict(f"topic '{name}' cannot be made: others change the namespace all the time; try again")
+
+
+def _creation(metadata: Metadata, topic: Topic, schema: Schema, storage: Storage | None, clock: Clock) -> list[Op]:
+    """The version of the namespace's record is checked: who moves the storage sees all topics that are made before, and
+    none is made in the former root after that."""
+    namespace = metadata.read(NamespaceKey())
+    if namespace is not None:
+        root.check_may_make(namespace.record, storage)
+    head = Head(
+        uuid=topic.uuid, name=topic.name, schema_id=0, ledger=0, ledger_first_commit=0,
+        ledger_opened_ms=topic.created_ms, ledger_bytes=0, next_commit=0, next_entry=0, last_publish_ms=0, records=0,
+        bytes=0, gc_epoch=0, last_change=clock.new_id(), moves=0 if namespace is None else namespace.record.moves,
+    )  # fmt: skip
+    mark = metadata.read(DeletedKey(topic.name))
+    return [
+        Create(TopicKey(topic.name), topic),
+        *nodes_of(head, Policies(), DedupSnapshot(0, EARLIEST)),
+        Create(SchemaKey(topic.uuid, 0), schema),
+        *([] if namespace is None else [Check(NamespaceKey(), namespace.version)]),
+        *([] if mark is None else [Delete(DeletedKey(topic.name))]),
+    ]
 
 
 @contextlib.contextmanager

@@ -226,6 +226,11 @@ class MaintainerKey(Key[Holder]):
 
 
 @dataclass(frozen=True, slots=True)
+class MoverKey(Key[Holder]):
+    """Who gives the namespace another storage root; ephemeral, a second one is refused."""
+
+
+@dataclass(frozen=True, slots=True)
 class SinksKey(Key[Marker]):
     """Parent of every :class:`SinkKey`; always there."""
 
@@ -284,6 +289,7 @@ AnyKey = (
     | CondemnedsKey
     | CondemnedKey
     | MaintainerKey
+    | MoverKey
     | SinksKey
     | SinkKey
     | SinkTopicKey

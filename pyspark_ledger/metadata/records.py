@@ -224,6 +224,7 @@ class Head:
     terminated_ms: int = 0  # since when the topic takes no more appends; 0: it does
     set_back: SetBack | None = None  # nobody writes
     repaired: int = 0  # commits before this one may differ from what others have seen: they were told, or will be
+    moves: int = 0  # as of the namespace: nobody writes through a root that was opened with another number
 
     @property
     def end(self) -> Position:
@@ -402,8 +403,17 @@ class Schema:
 
 
 @dataclass(frozen=True, slots=True)
+class Moving:
+    """The namespace is being given another storage root. Until that is done nobody writes."""
+
+    to: str
+    since_ms: int
+    by: str  # who began it
+
+
+@dataclass(frozen=True, slots=True)
 class Namespace:
-    """Made once: where the files are."""
+    """Where the files are."""
 
     storage: str
     created_ms: int
@@ -411,6 +421,9 @@ class Namespace:
     id: bytes = b""  # also in the name of a marker file in the storage root, so that a wrong root is recognised
     marked: bool = False  # that file was written, and read back
     upgrading: bool = False  # an upgrade from an older format was begun, and has not finished
+    moves: int = 0  # how often it was begun to give the namespace another root; heads have the same number
+    moving: Moving | None = None
+    moved_from: str = ""  # the root before this one
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,8 @@ class LedgerCollector(Collector):
             self._topics[uuid] = TopicMetrics(self._look.log(seen[uuid]), self._max_producers)
         for uuid in [*self._topics]:
             topic = self._topics[uuid]
+            if topic.was_moved(seen[uuid]):
+                topic.follow(self._look.log(seen[uuid]))
             if topic.is_current(seen[uuid]) and uuid not in with_groups:
                 continue
             if deadline.passed:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.base.runs import Runs
+from pyspark_ledger.errors import Conflict
 from pyspark_ledger.lifecycle import retention
 from pyspark_ledger.lifecycle.looking import Seen
 from pyspark_ledger.log import scan, trimmed
@@ -45,6 +46,18 @@ class TopicMetrics:
 
     def is_current(self, seen: Seen) -> bool:
         return self._of == _state(seen)
+
+    def was_moved(self, seen: Seen) -> bool:
+        """Whether the storage was moved since: then new files are elsewhere."""
+        try:
+            self._log.check_readable(seen.head.record)
+        except Conflict:
+            return True
+        return False
+
+    def follow(self, log: Log) -> None:
+        """Goes on with the same topic, opened again."""
+        self._log = log
 
     def update(self, seen: Seen, *, has_groups: bool) -> list[Sample]:
         """Looks closer at what has changed."""

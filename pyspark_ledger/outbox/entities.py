@@ -16,11 +16,12 @@ import xxhash
 from pyspark_ledger.base import names
 from pyspark_ledger.base.clock import Clock
 from pyspark_ledger.base.limits import Limits
-from pyspark_ledger.errors import CorruptData, damage
+from pyspark_ledger.errors import CorruptData, Unavailable, damage
 from pyspark_ledger.files.blobs import Blobs
 from pyspark_ledger.files.storage import Storage
+from pyspark_ledger.log import root
 from pyspark_ledger.metadata.port import Create, EntityKey, Metadata, Op, OutboxKey, Put, TransactionLost, Versioned
-from pyspark_ledger.metadata.records import Entity, Marker
+from pyspark_ledger.metadata.records import Entity, FileRef, Marker
 from pyspark_ledger.metadata.transactions import Transactions
 
 
@@ -108,6 +109,7 @@ class Entities:
             self._metadata.sync()
             now = self._metadata.read(EntityKey(self._outbox, entity))
             if now is None or now.record.file == record.file:
+                root.check_not_left(self._metadata, self._storage)
                 raise
             return self.load(entity)
         return Loaded(found, Content.from_bytes(data))
@@ -119,8 +121,7 @@ class Entities:
         before = loaded.found.record.operations if loaded.found is not None else ()
         data, file = content.to_bytes(), None
         if len(data) > self._limits.entity_bytes:
-            self._storage.make_folder(names.OUTBOXES_FOLDER)
-            file = self._blobs(entity).stage(data, loaded.next_version)
+            file = self._staged(entity, data, loaded.next_version)
         record = self._transactions.remembering(Entity(b"" if file else data, file, before), operation)
         own: Op = Create(key, record) if loaded.found is None else Put(key, record, loaded.found.version)
 
@@ -131,6 +132,16 @@ class Entities:
         if file is not None or replaced is not None:
             self._blobs(entity).sweep(loaded.next_version, file, replaced)
         return True
+
+    def _staged(self, entity: str, data: bytes, version: int) -> FileRef:
+        try:
+            self._storage.make_folder(names.OUTBOXES_FOLDER)
+            file = self._blobs(entity).stage(data, version)
+        except Unavailable:
+            root.check_not_moved(self._metadata, self._storage)  # perhaps that is why
+            raise
+        root.check_not_moved(self._metadata, self._storage)
+        return file
 
     def _blobs(self, entity: str) -> Blobs:
         digest = xxhash.xxh3_128_hexdigest(entity.encode())

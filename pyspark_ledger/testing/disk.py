@@ -208,7 +208,7 @@ class MemoryStorage(Storage):
     def mounted(self) -> Iterator[None]:
         """Meanwhile ``open_storage`` gives this storage for its uri, also to the tasks of a job, which do not look for
         the marker."""
-        keys = {(os.getpid(), self.uri, marker) for marker in (self.marker, "")}
+        keys = {(os.getpid(), self.uri, marker, self.moves) for marker in (self.marker, "")}
         before = {key: storages._opened[key] for key in keys if key in storages._opened}
         storages._opened.update(dict.fromkeys(keys, self))
         try:

@@ -36,6 +36,7 @@ from pyspark_ledger.metadata.port import (
     LedgerKey,
     MaintainerKey,
     Metadata,
+    MoverKey,
     NamespaceKey,
     Op,
     OutboxKey,
@@ -591,7 +592,7 @@ def _parent(key: Key[Any]) -> Key[Any] | None:
             return SinkKey(query)
         case EntityKey(outbox, _):
             return OutboxKey(outbox)
-        case NamespaceKey() | DeletedKey() | MaintainerKey() | RootKey() | OutboxKey():
+        case NamespaceKey() | DeletedKey() | MaintainerKey() | MoverKey() | RootKey() | OutboxKey():
             return None
         case TopicsKey() | CondemnedsKey() | SinksKey():
             return None

@@ -20,7 +20,7 @@ from pyspark_ledger.base.token_prefix import TokenPrefix
 from pyspark_ledger.errors import CorruptData, DataLoss, LedgerError
 from pyspark_ledger.files.blobs import Blobs
 from pyspark_ledger.files.mask import unpack
-from pyspark_ledger.log import folders, trimmed
+from pyspark_ledger.log import folders, root, trimmed
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.metadata.port import (
     Check,
@@ -267,6 +267,7 @@ class _Change:
         if len(packed) > limit:
             folders.prepare(self._group.log)
             record = TokenChunk(file=self._group._blobs(chunk).stage(packed, self.version))
+            root.check_not_moved(self._group.log.metadata, self._group.log.storage)
         old = self._group._nodes.get(chunk)
         replaced = None if old is None else old.record.file
         if record.file is not None or replaced is not None:

@@ -54,6 +54,7 @@ from pyspark_ledger.metadata.port import (
     Key,
     LedgerKey,
     MaintainerKey,
+    MoverKey,
     NamespaceKey,
     OutboxKey,
     OwnerKey,
@@ -84,6 +85,7 @@ DELETED = "/deleted"
 SINKS = "/sinks"
 CONDEMNED = "/condemned"
 MAINTAINER = "/maintainer"
+MOVER = "/mover"
 LOGS = "/logs"
 ENTITIES = "/entities"
 CONTAINERS = (CLOCK, TOPICS, DELETED, CONDEMNED, SINKS, LOGS, ENTITIES)
@@ -101,6 +103,7 @@ _PATTERNS = tuple(
         (CONDEMNED, lambda: CondemnedsKey()),
         (f"{CONDEMNED}/{_NAME}", lambda uuid: CondemnedKey(unquote(uuid))),
         (MAINTAINER, lambda: MaintainerKey()),
+        (MOVER, lambda: MoverKey()),
         (SINKS, lambda: SinksKey()),
         (f"{SINKS}/{_NAME}", lambda query: SinkKey(unquote(query))),
         (f"{SINKS}/{_NAME}/{_NAME}", lambda query, topic: SinkTopicKey(unquote(query), unquote(topic))),
@@ -160,6 +163,7 @@ _PATHS: dict[type[Key[Any]], Callable[[Any], str]] = {
     CondemnedsKey: lambda key: CONDEMNED,
     CondemnedKey: lambda key: f"{CONDEMNED}/{segment(key.uuid)}",
     MaintainerKey: lambda key: MAINTAINER,
+    MoverKey: lambda key: MOVER,
     SinksKey: lambda key: SINKS,
     SinkKey: lambda key: f"{SINKS}/{segment(key.query)}",
     SinkTopicKey: lambda key: f"{SINKS}/{segment(key.query)}/{segment(key.topic)}",

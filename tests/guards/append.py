@@ -70,7 +70,7 @@ GUARDS = [
     Guard(
         "append/nothing-until-the-repair",
         "append/append.py",
-        "log.check_not_set_back(head)\n    check_not_terminated",
+        "log.check_not_set_back(head)\n    log.check_root",
         instead="check_not_terminated",
         why="After a rollback nobody writes before somebody has decided how to go on (I18).",
         tests=("lifecycle/test_gc.py::test_a_refused_run_changes_nothing_so_that_the_next_one_is_refused_too_I18",),

@@ -18,8 +18,8 @@ GUARDS = [
     Guard(
         "gc/nothing-until-the-repair",
         "lifecycle/gc.py",
-        "log.check_not_set_back(log.refresh(sync=True).head)",
-        instead="log.refresh(sync=True)",
+        "    log.check_not_set_back(head)\n    there",
+        instead="    there",
         why="After a rollback nothing is deleted before somebody has decided how to go on (I18).",
         tests=("log/test_rollback.py::test_until_the_repair_nobody_changes_the_topic",),
     ),
@@ -27,7 +27,7 @@ GUARDS = [
         "gc/files-of-the-future",
         "lifecycle/gc.py",
         (
-            "    _check_not_rolled_back(log, epochs, dry_run=dry_run)  # before anything changes, or a refused run would wear it off\n"
+            "    check_not_rolled_back(log, epochs, dry_run=dry_run)  # before anything changes, or a refused run would wear it off\n"
         ),
         instead="",
         why="A file of a later epoch shows a rollback, and files that seem unnamed may be needed (I12, I18).",
@@ -91,8 +91,8 @@ GUARDS = [
     Guard(
         "gc/what-was-named-when-the-epoch-began",
         "lifecycle/gc.py",
-        "yield from (*_replaceable(log, view.head), *view.head.gc_kept)",
-        instead="yield from _replaceable(log, view.head)",
+        "yield from (*replaceable_now(log, view.head), *view.head.gc_kept)",
+        instead="yield from replaceable_now(log, view.head)",
         why="A file that was replaced in this epoch is still read by who has an older head (I12).",
         tests=(
             "lifecycle/test_gc.py::test_what_was_replaced_is_deleted_when_that_was_longer_ago_than_the_grace_and_not_sooner",
@@ -513,7 +513,7 @@ GUARDS = [
     Guard(
         "condemned/the-right-place",
         "lifecycle/condemned.py",
-        "    namespace.storage.check_marked()\n",
+        "    namespace.check_storage()\n",
         instead="",
         why="Where the storage is not mounted there seems to be nothing left, and the node would go (I12, I16).",
         tests=("lifecycle/test_condemned.py::test_nothing_is_deleted_in_a_root_without_its_marker_I12",),

@@ -26,6 +26,7 @@ GUARDS = [
         "outbox/entities.py",
         (
             "            if now is None or now.record.file == record.file:\n"
+            "                root.check_not_left(self._metadata, self._storage)\n"
             "                raise\n"
             "            return self.load(entity)"
         ),

@@ -10,7 +10,7 @@ GUARDS = [
     Guard(
         "snapshots/gc-looks-at-them",
         "lifecycle/gc.py",
-        "    snapshots.check_not_behind(log, log.view(), there, note=not dry_run)\n",
+        "    snapshots.check_not_behind(log, log.refresh(sync=True), there, note=not dry_run)\n",
         instead="",
         why="After a rollback that no process has survived gc would delete what the lost history has named (I18).",
         tests=(f"{SNAPSHOTS}::test_gc_notices_a_rollback_that_no_process_has_survived_I18",),

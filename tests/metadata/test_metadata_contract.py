@@ -30,6 +30,7 @@ from pyspark_ledger.metadata.port import (
     HeadKey,
     LedgerKey,
     Metadata,
+    MoverKey,
     NamespaceKey,
     Op,
     OutboxKey,
@@ -68,6 +69,7 @@ from pyspark_ledger.metadata.records import (
     Head,
     Holder,
     Marker,
+    Moving,
     Namespace,
     NodeRecord,
     PastRevision,
@@ -165,7 +167,13 @@ CURSOR = Cursor(
 ROOT, HEAD_KEY, LEDGER = RootKey(UUID), HeadKey(UUID), LedgerKey(UUID, 41)
 PARTS: list[AnyKey] = [PartKey(UUID, part) for part in get_args(Part)]
 NODES: list[tuple[AnyKey, NodeRecord]] = [
-    (NamespaceKey(), Namespace("s3://bucket/root", 1, False, b"n" * 16, marked=True, upgrading=True)),
+    (
+        NamespaceKey(),
+        Namespace(
+            "s3://bucket/root", 1, False, b"n" * 16, True, True, 3, Moving("/data", 4, "somebody"), "/data/before"
+        ),
+    ),
+    (MoverKey(), Holder(b"m" * 16, "somebody", 7)),
     (TopicKey("orders"), Topic("orders", UUID, "id", "", 1)),
     (DeletedKey("orders of old"), Deleted(UUID, 5)),
     (SinkKey("a query"), Marker()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +30,9 @@ from pyspark_ledger.compaction.plan import begin
 from pyspark_ledger.compaction.work import survivors_of, write
 from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import NotFound
+from pyspark_ledger.lifecycle import move_storage
 from pyspark_ledger.lifecycle.maintenance import Maintenance
+from pyspark_ledger.lifecycle.moving import Mover
 from pyspark_ledger.log import topics
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.port import CompactorKey, Create, HeadKey
@@ -335,6 +338,18 @@ def test_a_scrape_has_a_limited_time_and_the_next_one_goes_on(client, server, st
     assert registry.get_sample_value("ledger_scrape_late_topics") == 4
     assert registry.get_sample_value("ledger_topic_records_total", {"topic": "t1"}) == 0
     assert registry.get_sample_value("ledger_topic_producers", {"topic": "t1"}) is None
+
+
+def test_a_scraper_follows_a_storage_that_moves_and_goes_on_counting(client, told, server, storage_root, tmp_path):
+    for n in range(3):
+        send(client, "web", n)
+    assert told("ledger_topic_producers") == 1
+    move_storage.move(Mover(MemoryMetadata(server)), str(tmp_path / "new"))
+    shutil.rmtree(storage_root)
+    with client_of(OpenNamespace(MemoryMetadata(server), limits=Limits(commits_per_ledger=4))) as writer:
+        for n in range(6):
+            send(writer, f"other{n}", n)
+    assert told("ledger_topic_producers") == 7
 
 
 # -- the exporter -----------------------------------------------------------------------------------------------
