@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from pyspark_ledger.base.names import this_process
 from pyspark_ledger.errors import LedgerError, OutcomeUnknown
-from pyspark_ledger.lifecycle.actions import ACTIONS, Action
+from pyspark_ledger.lifecycle.actions import ACTIONS, Action, ActionStats
 from pyspark_ledger.lifecycle.rates import Pace
-from pyspark_ledger.lifecycle.rounds import ActionStats, Rounds, Stopped
+from pyspark_ledger.lifecycle.rounds import Rounds, Stopped
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.ephemeral import Ephemeral
 from pyspark_ledger.metadata.port import MaintainerKey
