@@ -67,6 +67,25 @@ def zookeeper_address(asked: str | None) -> str:
     return asked or os.environ.get("LEDGER_ZOOKEEPER") or DEFAULT_ZOOKEEPER
 
 
+def zookeeper_place(address: str) -> str:
+    """A connect string without anything secret in it: hosts with their ports, and the chroot."""
+    hosts, chroot = _parts_of(address)
+    return ",".join(hosts) + (f"/{chroot}" if chroot else "")
+
+
+def is_same_zookeeper(one: str, other: str) -> bool:
+    """Whether two connect strings have a server in common, and the same chroot. Hosts are compared as they are
+    written."""
+    (hosts, chroot), (other_hosts, other_chroot) = _parts_of(one), _parts_of(other)
+    return chroot == other_chroot and not {*hosts}.isdisjoint(other_hosts)
+
+
+def _parts_of(address: str) -> tuple[list[str], str]:
+    hosts, _, chroot = address.rpartition("@")[2].partition("/")
+    found = [host.strip() for host in hosts.split(",") if host.strip()]
+    return [host if re.search(r":[0-9]+$", host) else f"{host}:2181" for host in found], chroot.strip("/")
+
+
 def this_process() -> str:
     """This process, for messages to people."""
     return f"process {os.getpid()} on {socket.gethostname()}"

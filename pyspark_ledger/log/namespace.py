@@ -18,7 +18,7 @@ from pyspark_ledger.metadata.transactions import Transactions
 
 
 class OpenNamespace:
-    """What every room above the log starts from. ``address`` is the connect string, for people."""
+    """What every room above the log starts from. ``address`` is ZooKeeper's connect string."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class OpenNamespace:
     def storage(self) -> Storage:
         """Where the files are, recorded in ZooKeeper by whoever names it first."""
         if self._storage is None:
-            self._storage = root.open_root(self.metadata, self._asked_storage, self.clock)
+            self._storage = root.open_root(self.metadata, self._asked_storage, self.clock, address=self.address)
         return self._storage
 
     @property
