@@ -109,6 +109,10 @@ class Maintenance:
         """By the action's name."""
         return {name: stats for lane in self._lanes for name, stats in lane.rounds.stats.items()}
 
+    def now_ms(self) -> int:
+        """The clock that the stats were taken by."""
+        return self._clock.now_ms()
+
     @property
     def health(self) -> Health:
         leader = self._leadership.leader

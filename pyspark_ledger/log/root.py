@@ -96,8 +96,8 @@ def _address_in(storage: Storage, marker: str) -> str:
 
 def _lost(storage: Storage, marker: str, address: str) -> DataLoss:
     return DataLoss(
-        f"ZooKeeper at {names.zookeeper_place(address)} has no namespace, but {storage.where(marker)} shows that it had "
-        "one, with its files in this storage: ZooKeeper has lost its data. Nothing was made, or the files of the lost "
+        f"ZooKeeper at {names.zookeeper_place(address)} has no namespace, but {storage.where(marker)} shows that it "
+        "had one, with its files in this storage: it has lost its data. Nothing was made, or the files of the lost "
         "namespace would be out of reach. Restore ZooKeeper's data, or make the namespace again from storage with "
         f"'pyspark-ledger namespace rebuild --storage {storage.uri.partition('?')[0]}'. For a new beginning give the "
         "ZooKeeper address another chroot, or choose another storage root",
