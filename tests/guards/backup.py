@@ -29,12 +29,10 @@ GUARDS = [
         "        self._finish(topics, waiting)\n        self._delete_of_deleted_topics()\n",
         instead=(
             "        self._finish(topics, {})\n"
-            "        self._finish(topics, {uuid: s for page in pages(topics, 2)\n"
-            "                              for uuid, s in self._changed_readers(page).items()})\n"
+            "        waiting = {k: v for p in pages(topics, 2) for k, v in self._changed_readers(p).items()}\n"
+            "        self._changed_namespace = lambda _: Saved({})\n"
+            "        self._finish(topics, waiting)\n"
             "        self._delete_of_deleted_topics()\n"
-        ).replace(
-            "        self._finish(topics, {uuid",
-            "        self._changed_namespace = lambda _: Saved({})\n        self._finish(topics, {uuid",
         ),
         why="A token that is gone, while the entity does not have its effect, would never be processed (I11).",
         tests=(_ORDER,),
@@ -50,6 +48,18 @@ GUARDS = [
         ),
         why="A round that dies leaves no subscription past the end of its log, and no token without its effect (I1, I11).",
         tests=(_ORDER,),
+    ),
+    Guard(
+        "backup/entities-are-written-before-tokens",
+        "lifecycle/backup.py",
+        "            if namespace.nodes:\n",
+        instead=(
+            "            for uuid, saved in readers.items():\n"
+            "                self._shelf.put_readers(uuid, saved, self._began_ms, [])\n"
+            "            if namespace.nodes:\n"
+        ),
+        why="A round that dies leaves no token that is gone while the entity does not have its effect (I11).",
+        tests=(f"{_ORDER}::test_a_round_that_dies_anywhere_while_everybody_acts_I1_I11",),
     ),
     Guard(
         "backup/not-behind-its-snapshot",
