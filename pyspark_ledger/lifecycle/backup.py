@@ -24,7 +24,7 @@ from pyspark_ledger.lifecycle import saved_files
 from pyspark_ledger.lifecycle.looking import Look, Seen
 from pyspark_ledger.lifecycle.rates import Pace
 from pyspark_ledger.lifecycle.saved_files import SavedFile, SavedFiles, Shelf
-from pyspark_ledger.lifecycle.saving import Records, Saved, Saving, file_of
+from pyspark_ledger.lifecycle.saving import Records, Saved, Saving, path_of_file
 from pyspark_ledger.log import snapshots
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.port import AnyKey, CondemnedKey, DeletedKey, EntityKey, TopicKey
@@ -186,10 +186,8 @@ class _OneRound:
             return Saved({})
         records = exporting.load(found[1].nodes, self._storage.where(found[0].path))
         kept = {key: record for key, record in records.items() if key in unreadable}
-        named = [names.versioned_file(folder, file.epoch, file.uid)
-                 for key, record in kept.items() if (of := file_of(key, record)) for folder, file in [of]]  # fmt: skip
-        files = found[1].files
-        return Saved(exporting.dump(kept.items()), {path: files[path] for path in named if path in files})
+        named = {path_of_file(key, record) for key, record in kept.items()}
+        return Saved(exporting.dump(kept.items()), {path: d for path, d in found[1].files.items() if path in named})
 
     # -- logs ----------------------------------------------------------------------------------------------------
 

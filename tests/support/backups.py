@@ -15,7 +15,7 @@ from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.lifecycle import saved_files
 from pyspark_ledger.lifecycle.backup import Backup, Round
 from pyspark_ledger.lifecycle.rates import Pace
-from pyspark_ledger.lifecycle.saving import file_of
+from pyspark_ledger.lifecycle.saving import path_of_file
 from pyspark_ledger.log import root, snapshots
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.reader import Reader
@@ -106,11 +106,10 @@ def in_storage(storage: Storage) -> dict[Any, NodeRecord]:
 
 
 def with_value(key: Any, record: Any, files: Mapping[str, bytes]) -> NodeRecord:
-    kept = file_of(key, record)
-    if kept is None:
+    path = path_of_file(key, record)
+    if not path:
         return record
-    data = files[names.versioned_file(kept[0], kept[1].epoch, kept[1].uid)]
-    return replace(record, file=None, **{"content" if isinstance(record, Entity) else "bitmap": data})
+    return replace(record, file=None, **{"content" if isinstance(record, Entity) else "bitmap": files[path]})
 
 
 class Shop(Vault):
