@@ -60,11 +60,16 @@ class Session:
 
         return namespace_of(client)
 
+    @property
+    def address(self) -> str:
+        """ZooKeeper's connect string."""
+        return zookeeper_address(self.zookeeper)
+
     def _listening(self) -> str:
         """A client waits half a minute for a server that is not there: fine for a query, too long for a person."""
         from pyspark_ledger.zk_metadata.session import is_listening
 
-        address = zookeeper_address(self.zookeeper)
+        address = self.address
         if not is_listening(address):
             raise Unavailable(
                 f"nothing listens at {address}: 'pyspark-ledger up' starts a ZooKeeper for development at "

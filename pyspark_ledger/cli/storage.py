@@ -24,7 +24,7 @@ def _mover(session: Session) -> Iterator[Mover]:
     from pyspark_ledger.lifecycle.moving import Mover
 
     with closing(session.metadata()) as metadata:
-        yield Mover(metadata)
+        yield Mover(metadata, address=session.address)
 
 
 @contextmanager

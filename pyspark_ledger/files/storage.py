@@ -123,9 +123,11 @@ class Storage(ABC):
         below = (path[above:] for path in self.list(folder))
         return sorted({path.partition("/")[0] for path in below if "/" in path})
 
-    def files_in_root(self) -> Sequence[str]:
-        """The names of the files right below the root, in no folder."""
-        return [path for path in self.list("") if "/" not in path]
+    def files(self, folder: str) -> Sequence[str]:
+        """The names of the files right below a folder, in order, without looking into the folders below it; none if the
+        folder is not there. With an empty name: right below the root."""
+        above = len(folder) + 1 if folder else 0
+        return sorted(path[above:] for path in self.list(folder) if "/" not in path[above:])
 
     @abstractmethod
     def delete(self, path: str) -> None: ...
@@ -302,10 +304,11 @@ class LocalStorage(Storage):
             except FileNotFoundError:
                 return []
 
-    def files_in_root(self) -> Sequence[str]:
-        with disk_errors("list", self._root):
+    def files(self, folder: str) -> Sequence[str]:
+        full = self._root / folder
+        with disk_errors("list", full):
             try:
-                return sorted(entry.name for entry in os.scandir(self._root) if entry.is_file())
+                return sorted(entry.name for entry in os.scandir(full) if entry.is_file())
             except FileNotFoundError:
                 return []
 
@@ -512,10 +515,11 @@ class ObjectStorage(Storage):
     def folders(self, folder: str) -> Sequence[str]:
         return self._right_below(folder, pa.fs.FileType.Directory)
 
-    def files_in_root(self) -> Sequence[str]:
-        return self._right_below("", pa.fs.FileType.File)
+    def files(self, folder: str) -> Sequence[str]:
+        return self._right_below(folder, pa.fs.FileType.File)
 
     def _right_below(self, folder: str, kind: pa.fs.FileType) -> Sequence[str]:
+        """An object store answers with a thousand names at a time, of which a folder is one, whatever is in it."""
         selector = pa.fs.FileSelector(f"{self._root}/{folder}".rstrip("/"), allow_not_found=True)
         with _store_errors("list", self.where(folder)):
             found = self._fs.get_file_info(selector)

@@ -139,7 +139,7 @@ def move(mover: Mover, to: str, *, trust_existing: bool = False, files: int = 0)
         with mover.or_back(begun):
             mover.fence(begun, source)
             work.copy_all()
-            root.mark(target, begun, mover.clock)
+            root.mark(target, begun, mover.clock, mover.address)
             done = mover.finish(begun)
         mover.unmark(done, source.uri)
     logger.info("moved the storage from %s to %s: files=%d", source.uri, target.uri, len(copies.done))
@@ -278,7 +278,7 @@ def leftovers(mover: Mover) -> Leftovers:
     folders += found & {names.recovery_folder(names.marker_file(record.id))}
     kept = sorted(name for name in found if names.parse_topic_folder(name) is not None and name not in own)
     outboxes = [f"{names.OUTBOXES_FOLDER}/{name}" for name in belongings.outboxes(mover.metadata, former)]
-    if kept or any(map(names.is_marker_file, former.files_in_root())):
+    if kept or any(map(names.is_marker_file, former.files(""))):
         kept += outboxes  # of two namespaces in one root nobody knows whose outbox that is
     else:
         folders += outboxes

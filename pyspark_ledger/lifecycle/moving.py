@@ -43,16 +43,19 @@ _EPOCHS = 2  # files that were staged before are then of an epoch before the las
 
 
 class Mover:
-    """Changes the root of one namespace. ``progress`` is told what is done."""
+    """Changes the root of one namespace. ``address`` is ZooKeeper's connect string, for the new marker file;
+    ``progress`` is told what is done."""
 
     def __init__(
         self,
         metadata: Metadata,
         *,
+        address: str = "",
         limits: Limits = DEFAULT_LIMITS,
         clock: Clock = SYSTEM_CLOCK,
         progress: Progress = lambda *_: None,
     ) -> None:
+        self.address = address
         self.metadata, self.limits, self.clock, self.progress = metadata, limits, clock, progress
         self._transactions = Transactions(metadata, limits, clock)
         self._node = PlainNode(metadata, NamespaceKey(), _no_namespace)
@@ -183,7 +186,7 @@ class Mover:
         try:
             storage, marker = open_storage(other), names.marker_file(record.id)
             now = open_storage(record.storage)
-            if marker in now.files_in_root() and not same_place(now, storage, names.probe_file(self.clock.new_id())):
+            if marker in now.files("") and not same_place(now, storage, names.probe_file(self.clock.new_id())):
                 storage.delete(marker)
         except LedgerError as error:  # a disk that is gone is not taken for anything
             logger.warning("the marker file in %s could not be deleted: %s", other, error)

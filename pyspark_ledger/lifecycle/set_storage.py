@@ -47,7 +47,7 @@ def inspect(mover: Mover, to: str) -> Setting:
     if record.moving is not None and to not in (record.moving.to, record.storage):
         raise moving_elsewhere(record.moving)
     topics = len(mover.topics())
-    if record.id and names.marker_file(record.id) in open_storage(to).files_in_root():
+    if record.id and names.marker_file(record.id) in open_storage(to).files(""):
         _check_complete(mover, open_storage(to))
         return Setting(record.storage, to, topics, "the files are there")
     if not root.has_records(mover.metadata) and not _has_outboxes(mover, record):
@@ -106,7 +106,7 @@ def set_storage(mover: Mover, to: str) -> Setting:
             if is_empty:
                 for topic in mover.topics():
                     target.make_folder(names.topic_folder(topic.uuid))
-                root.mark(target, begun, mover.clock)
+                root.mark(target, begun, mover.clock, mover.address)
             done = mover.finish(begun)
         if done.moved_from and done.moved_from != done.storage:
             mover.unmark(done, done.moved_from)

@@ -19,7 +19,7 @@ from pyspark_ledger.metadata.transactions import Transactions
 
 
 class OpenNamespace:
-    """What every room above the log starts from. ``address`` is the connect string, for people."""
+    """What every room above the log starts from. ``address`` is ZooKeeper's connect string."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class OpenNamespace:
         files were moved (``log.root``); who asks again after that gets the new place."""
         if self._storage is None or self._storage.is_left:
             asked = self._asked_storage if self._storage is None else None  # it was right when this was opened
-            self._storage = root.open_root(self.metadata, asked, self.clock)
+            self._storage = root.open_root(self.metadata, asked, self.clock, address=self.address)
         return self._storage
 
     def check_storage(self) -> None:

@@ -7,6 +7,9 @@ taken for the namespace's root (I1).
 A namespace is made in steps: the record; the marker file; and "marked" in the record, once the file was read back. A
 process may die between any two of them: whoever opens a namespace that is not marked finishes it.
 
+The marker file also says at which ZooKeeper the namespace was made. A ZooKeeper that has lost its data looks like a new
+one: if the root has the marker of a namespace from the same address, nobody makes another one there (I16, I18).
+
 The root can be changed (``lifecycle.moving``). Each such change has a number, which the namespace's record and every
 topic's head get before the last files are copied. A process remembers with which number it opened the root, and names a
 file only by a head of that number. Where no head is changed, as for long values of tokens and entities, it looks at the
@@ -22,19 +25,22 @@ from datetime import UTC, datetime
 from pyspark_ledger.base import names
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.limits import DEFAULT_LIMITS
-from pyspark_ledger.errors import Conflict, InvalidInput, LedgerError, NotFound, Unavailable
+from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput, LedgerError, NotFound, Unavailable
 from pyspark_ledger.files.storage import BEING_MOVED, Storage, normalise_uri, open_storage
 from pyspark_ledger.metadata.port import HeadKey, Metadata, NamespaceKey, TopicKey, TopicsKey
 from pyspark_ledger.metadata.records import Namespace
 from pyspark_ledger.metadata.transactions import PlainNode, Transactions, find
 
+_ADDRESS = "zookeeper"  # in a marker file
+_MARKER_BYTES = 100_000  # at most
 
-def open_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CLOCK) -> Storage:
+
+def open_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CLOCK, *, address: str = "") -> Storage:
     """The namespace's storage, which knows its marker file. The first user says where it is, and that is recorded for
-    later ones."""
+    later ones. ``address`` is ZooKeeper's connect string."""
     wanted = normalise_uri(asked) if asked else None
     found = find(metadata, NamespaceKey())
-    record = _new_namespace(metadata, wanted, clock) if found is None else found.record
+    record = _new_namespace(metadata, wanted, clock, address) if found is None else found.record
     check_not_upgrading(record)
     if wanted is not None and wanted != record.storage:
         was_moved = wanted == record.moved_from
@@ -49,7 +55,7 @@ def open_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CLOCK
     if record.moving is not None:
         return open_storage(record.storage, names.marker_file(record.id), BEING_MOVED)
     if not record.marked:
-        record = finish_namespace(metadata, open_storage(record.storage), clock)
+        record = finish_namespace(metadata, open_storage(record.storage), clock, address=address)
     return open_storage(record.storage, names.marker_file(record.id), record.moves)
 
 
@@ -122,7 +128,7 @@ def check_not_upgrading(namespace: Namespace | None) -> None:
         )
 
 
-def _new_namespace(metadata: Metadata, wanted: str | None, clock: Clock) -> Namespace:
+def _new_namespace(metadata: Metadata, wanted: str | None, clock: Clock, address: str) -> Namespace:
     """Makes the record, or finds the one that somebody else has made meanwhile."""
     if wanted is None:
         raise InvalidInput(
@@ -130,12 +136,48 @@ def _new_namespace(metadata: Metadata, wanted: str | None, clock: Clock) -> Name
             "LEDGER_STORAGE) once, to a folder or a URI such as s3://bucket/prefix; later users need not",
             "LEDGER_STORAGE_NOT_SET",
         )
-    open_storage(wanted).prove_usable(names.probe_file(clock.new_id()))  # to change it later is a lot of work
+    storage = open_storage(wanted)
+    lost = _made_at(storage, address)
+    if lost and (made := find(metadata, NamespaceKey())) is not None:  # by somebody else, a moment ago
+        return made.record
+    if lost:
+        raise _lost(storage, lost, address)
+    storage.prove_usable(names.probe_file(clock.new_id()))  # to change it later is a lot of work
     record = Namespace(wanted, clock.now_ms(), id=clock.new_id())
     return Transactions(metadata, DEFAULT_LIMITS, clock).make(NamespaceKey(), record, "the namespace").record
 
 
-def finish_namespace(metadata: Metadata, storage: Storage, clock: Clock = SYSTEM_CLOCK) -> Namespace:
+def _made_at(storage: Storage, address: str) -> str:
+    """The marker file of a namespace that was made at this address; empty if there is none."""
+    for name in storage.files("") if address else ():
+        if names.is_marker_file(name) and names.is_same_zookeeper(address, _address_in(storage, name)):
+            return name
+    return ""
+
+
+def _address_in(storage: Storage, marker: str) -> str:
+    """Empty if the marker file does not say it: an earlier version made it, or a person."""
+    try:
+        content = json.loads(storage.read(marker, 0, _MARKER_BYTES).to_pybytes())
+        return str(content[_ADDRESS])
+    except (LedgerError, ValueError, LookupError, TypeError, RecursionError):
+        return ""
+
+
+def _lost(storage: Storage, marker: str, address: str) -> DataLoss:
+    return DataLoss(
+        f"ZooKeeper at {names.zookeeper_place(address)} has no namespace, but {storage.where(marker)} shows that it "
+        "had one, with its files in this storage: it has lost its data. Nothing was made, or the files of the lost "
+        "namespace would be out of reach. Restore ZooKeeper's data, or make the namespace again from storage with "
+        f"'pyspark-ledger namespace rebuild --storage {storage.uri.partition('?')[0]}'. For a new beginning give the "
+        "ZooKeeper address another chroot, or choose another storage root",
+        "LEDGER_NAMESPACE_LOST",
+    )
+
+
+def finish_namespace(
+    metadata: Metadata, storage: Storage, clock: Clock = SYSTEM_CLOCK, *, address: str = ""
+) -> Namespace:
     """Gives a namespace an id, a marker file in its root and the note that it is marked, as far as it lacks them. May
     be called again, and by several at once. Its topics must be where they belong: if one of them has records, an empty
     root is the wrong one.
@@ -152,7 +194,7 @@ def finish_namespace(metadata: Metadata, storage: Storage, clock: Clock = SYSTEM
     if named.marked:
         return named
     _make_root(metadata, storage)
-    mark(storage, named, clock)
+    mark(storage, named, clock, address)
 
     def marked(record: Namespace) -> Namespace | None:
         if record.id != named.id:
@@ -162,22 +204,26 @@ def finish_namespace(metadata: Metadata, storage: Storage, clock: Clock = SYSTEM
     return transactions.change(node, marked, "the note that the namespace's root is marked")
 
 
-def mark(storage: Storage, namespace: Namespace, clock: Clock) -> None:
+def mark(storage: Storage, namespace: Namespace, clock: Clock, address: str = "") -> None:
     """Writes the marker file into a root, and reads it back."""
-    storage.replace(names.marker_file(namespace.id), _marker(namespace), names.probe_file(clock.new_id()))
+    storage.replace(
+        names.marker_file(namespace.id), marker_content(namespace, address), names.probe_file(clock.new_id())
+    )
 
 
 def _gone() -> NotFound:
     return NotFound("the namespace's record is not in ZooKeeper: it was there a moment ago, and somebody deleted it")
 
 
-def _marker(namespace: Namespace) -> bytes:
-    """Says to a person what the file is. The same for whoever writes it."""
+def marker_content(namespace: Namespace, address: str) -> bytes:
+    """Says to a person what the file is; and ``address``, where the namespace is in ZooKeeper, without a password."""
     content = {
         "what": "The storage root of a pyspark-ledger namespace. Without this file nobody writes here: leave it.",
         "namespace": namespace.id.hex(),
         "created": datetime.fromtimestamp(namespace.created_ms / 1000, UTC).isoformat(timespec="seconds"),
     }
+    if address:
+        content[_ADDRESS] = names.zookeeper_place(address)
     return json.dumps(content, indent=2).encode() + b"\n"
 
 

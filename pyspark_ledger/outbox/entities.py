@@ -144,5 +144,9 @@ class Entities:
         return file
 
     def _blobs(self, entity: str) -> Blobs:
-        digest = xxhash.xxh3_128_hexdigest(entity.encode())
-        return Blobs(self._storage, names.entity_folder(self._outbox, digest), self._clock)
+        return Blobs(self._storage, folder_of(self._outbox, entity), self._clock)
+
+
+def folder_of(outbox: str, entity: str) -> str:
+    """Where the long states of an entity are kept."""
+    return names.entity_folder(outbox, xxhash.xxh3_128_hexdigest(entity.encode()))

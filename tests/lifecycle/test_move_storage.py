@@ -247,7 +247,7 @@ def killed_at_transaction(movable: Movable, number: int, *, applied: bool) -> bo
     return error is not None
 
 
-KILLED_AT = ["create", "delete", "make_folder", "replace", "prove_usable", "sizes", "size", "read", "files_in_root"]
+KILLED_AT = ["create", "delete", "make_folder", "replace", "prove_usable", "sizes", "size", "read", "files"]
 
 
 @pytest.mark.parametrize("end", ["again", "abandon"])
