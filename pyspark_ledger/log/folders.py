@@ -17,6 +17,8 @@ def prepare(log: Log) -> None:
         storage is being moved.
     :raises Conflict: the storage was moved.
     """
+    if log.view().head.moves != log.storage.moves:
+        log.refresh(sync=True)  # perhaps a server that is behind has told it
     log.check_root(log.view().head)
     try:
         log.storage.check_marked()

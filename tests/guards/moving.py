@@ -16,6 +16,14 @@ GUARDS = [
         tests=(f"{_MOVE}::test_an_object_store_whose_marker_nobody_looks_at_again_is_guarded_by_the_head_I1",),
     ),
     Guard(
+        "moving/another-root-only-after-a-sync",
+        "log/folders.py",
+        "        log.refresh(sync=True)  # perhaps a server that is behind has told it\n",
+        instead="        pass\n",
+        why="A head that a server has not seen yet is of no other root (I14).",
+        tests=(f"{_MOVE}::test_a_head_from_a_server_that_is_behind_is_of_no_other_root_I14",),
+    ),
+    Guard(
         "moving/every-change-of-a-head",
         "log/log.py",
         "            if not in_any_root:\n                self.check_root(head)\n",

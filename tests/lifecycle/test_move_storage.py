@@ -21,7 +21,7 @@ from pyspark_ledger.files.blobs import Blobs
 from pyspark_ledger.files.storage import LocalStorage, open_storage
 from pyspark_ledger.lifecycle import gc, move_storage
 from pyspark_ledger.lifecycle.moving import Mover
-from pyspark_ledger.log import seal
+from pyspark_ledger.log import folders, seal
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.testing.memory import Crash, Faults, MemoryMetadata, MemoryServer
@@ -146,6 +146,15 @@ def test_the_option_storage_with_the_former_root_is_told_that_it_was_moved(movab
     with pytest.raises(InvalidInput, match=r"LEDGER_STORAGE_CONFLICT.*they were moved there.*the new place"):
         _ = movable.open(movable.old).storage
     assert movable.open(movable.new).storage.moves == 1
+
+
+def test_a_head_from_a_server_that_is_behind_is_of_no_other_root_I14(movable):
+    before = movable.open().log(TOPIC).view()
+    move(movable)
+    log = movable.open().log(TOPIC)
+    log._view = before
+    folders.prepare(log)
+    assert log.view().head.moves == 1
 
 
 def _seal(log: Log) -> None:
