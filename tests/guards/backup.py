@@ -80,8 +80,8 @@ GUARDS = [
     Guard(
         "backup/nothing-of-a-namespace-that-was-set-back",
         "lifecycle/backup.py",
-        "        if lost and self.before is not None:\n",
-        instead="        if False:\n",
+        "        if before is not None and (lost := before.lost(records, unreadable, recent_ms)):\n",
+        instead="        if before is not None and not (lost := 'nothing'):\n",
         why="Topics and entities that a rollback took stay in the backup (I18).",
         tests=(
             f"{_BACKUP}::test_a_topic_that_is_gone_and_was_not_deleted_shows_a_rollback_I18",

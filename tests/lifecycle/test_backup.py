@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -309,6 +310,33 @@ def test_a_topic_that_is_gone_and_was_not_deleted_shows_a_rollback_I18(vault, is
         vault.disk.put(f"{names.recovery_folder(vault.marker)}/{name}", None)
     again = vault.round()
     assert (again.failed, again.namespaces) == ({}, 1)
+
+
+def test_a_disk_that_fails_while_the_newest_snapshot_is_read_hides_no_rollback_I18(vault):
+    old = snapshot(vault.server)
+    vault.create("late")
+    vault.round()
+    restore(vault.server, old)
+    for step in range(12):
+        process = vault.open()
+        faults = StorageFaults()
+        faults.next(*[None] * step, "fails")
+        process._storage = MemoryStorage(vault.disk, faults, marker=vault.marker)
+        with suppress(Unavailable):
+            assert Backup(process).run(pace(vault.clock)).failed[NAMESPACE].code == "LEDGER_SET_BACK"
+    assert len(vault.snapshots("namespace-")) == 1
+
+
+def test_if_the_newest_snapshot_is_damaged_the_one_before_is_compared_I18(vault):
+    vault.round()
+    old = snapshot(vault.server)
+    for name in ("late", "later"):
+        vault.create(name)
+        vault.round()
+    newest = f"{names.recovery_folder(vault.marker)}/{vault.snapshots('namespace-')[-1]}"
+    vault.disk.tear(newest, 100)
+    restore(vault.server, old)
+    assert "topic 'late'" in str(vault.round().failed[NAMESPACE])
 
 
 def test_an_entity_that_is_gone_shows_a_rollback_I18():

@@ -27,7 +27,6 @@ from pyspark_ledger.testing.disk import Disk, MemoryStorage
 from pyspark_ledger.testing.memory import MemoryMetadata, MemoryServer
 from pyspark_ledger.tokens.groups import Groups
 from pyspark_ledger.tokens.tokens import Tokens
-from pyspark_ledger.zk_metadata import exporting
 from tests.support.pipeline import TINY, batch, batch_with_tokens
 from tests.support.worlds import SCHEMA, append
 
@@ -100,8 +99,8 @@ def in_storage(storage: Storage) -> dict[Any, NodeRecord]:
     for some in (*there.readers.values(), there.namespace):
         newest = saved_files.newest_readable(storage, some)
         if newest is not None:
-            for key, record in exporting.load(newest[1].nodes, newest[0].path).items():
-                found[key] = with_value(key, record, newest[1].files)
+            for key, record in newest.records.items():
+                found[key] = with_value(key, record, newest.files)
     return found
 
 
