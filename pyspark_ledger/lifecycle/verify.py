@@ -120,10 +120,10 @@ class _Verification:
 
     def _twice(self, check: Callable[[View], Iterable[Finding]]) -> None:
         """Only what is found again and again, from later views, is told."""
-        found = list(check(self._now.view))
+        found = _looked(check, self._now.view)
         for _ in range(_LOOKS - 1):
             if found:
-                again = set(check(self._fresh().view))
+                again = set(_looked(check, self._fresh().view))
                 found = [each for each in found if each in again]
         self._findings.add(found)
 
@@ -282,6 +282,17 @@ class _Verification:
             done.bytes_read, len(done.findings) + done.more_findings,
         )  # fmt: skip
         return done
+
+
+def _looked(check: Callable[[View], Iterable[Finding]], view: View) -> list[Finding]:
+    """What was found; also what was met where nobody had expected it."""
+    found: list[Finding] = []
+    try:
+        for each in check(view):
+            found.append(each)
+    except CorruptData as error:
+        found.append(from_error(error))
+    return found
 
 
 def _between(begin: Mark, after: Mark) -> Span:

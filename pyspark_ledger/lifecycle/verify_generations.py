@@ -15,6 +15,7 @@ from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import EntryReader
 from pyspark_ledger.lifecycle.findings import Finding, Span, finding
 from pyspark_ledger.lifecycle.verify_files import Files
+from pyspark_ledger.lifecycle.verify_view import records_before
 from pyspark_ledger.log import generations, scan, trimmed
 from pyspark_ledger.log.generations import CompactedBatch, CompactedLedger
 from pyspark_ledger.log.log import Log, View
@@ -67,7 +68,7 @@ class Generations:
         for wrong in self._wrong_numbers(view, generation, batches):
             yield finding("inconsistent", f"{what}: {wrong}", span)
         sizes = {batch.file: batch.file_rows for batch in batches}
-        schema = pa.schema([*self._log.schema(view.head.schema_id), *schemas.HIDDEN])
+        schema = self._schema(view)
         for number, (file, rows) in enumerate(sizes.items()):
             of_file = _span(batches, number, generation)
             damaged = self._files.with_rows(file, rows, schema, what, of_file)
@@ -75,6 +76,12 @@ class Generations:
             if not damaged and self._files.is_chosen(file):
                 for wrong in self._wrong_places([each for each in batches if each.file == file], generation):
                     yield finding("inconsistent", f"{what}: {wrong}", of_file, self._files.where(file))
+
+    def _schema(self, view: View) -> pa.Schema | None:
+        try:
+            return self._log.schema(view.head.schema_id)
+        except CorruptData:
+            return None  # told where the nodes are looked at
 
     def _wrong_numbers(self, view: View, generation: Generation, batches: Sequence[CompactedBatch]) -> Iterator[str]:
         if (rows := sum(batch.rows for batch in batches)) != generation.records:
@@ -85,13 +92,9 @@ class Generations:
             follows = before.start + before.rows if before.file == batch.file else 0
             if batch.start != follows or not before.first < batch.first:
                 yield f"what begins at {batch.first} does not follow what begins at {before.first}"
-        if trimmed.begin(view.head) <= generation.horizon <= view.head.end:
-            try:
-                read = scan.records_before(self._log, view, generation.horizon)
-            except CorruptData:
-                return  # told where the log is looked at
-            if read != generation.read:
-                yield f"{read} records are before its horizon {generation.horizon}, and it says {generation.read}"
+        read = records_before(self._log, view, generation.horizon)
+        if read not in (None, generation.read):
+            yield f"{read} records are before its horizon {generation.horizon}, and it says {generation.read}"
 
     def _wrong_places(self, batches: Sequence[CompactedBatch], generation: Generation) -> Iterator[str]:
         """The positions in a file, batch by batch."""

@@ -11,7 +11,8 @@ from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.lifecycle import going
 from pyspark_ledger.lifecycle.findings import Finding, finding, from_error
 from pyspark_ledger.lifecycle.verify_files import Files
-from pyspark_ledger.log import scan, trimmed
+from pyspark_ledger.lifecycle.verify_view import records_before
+from pyspark_ledger.log import trimmed
 from pyspark_ledger.log.index import Index
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.metadata.port import (
@@ -204,13 +205,9 @@ class Nodes:
         else:
             if last > view.head.records >= cursor.ordinal:
                 yield f"it has acknowledged record {last - 1}, and there are {view.head.records}"
-        if trimmed.begin(view.head) <= cursor.mark_delete <= view.head.end:
-            try:
-                before = scan.records_before(self._log, view, cursor.mark_delete)
-            except CorruptData:
-                return  # told where the log is looked at
-            if before != cursor.ordinal:
-                yield f"{before} records are before {cursor.mark_delete}, and it says {cursor.ordinal}"
+        before = records_before(self._log, view, cursor.mark_delete)
+        if before not in (None, cursor.ordinal):
+            yield f"{before} records are before {cursor.mark_delete}, and it says {cursor.ordinal}"
 
 
 def _wrong_inside(head: Head) -> Iterator[str]:

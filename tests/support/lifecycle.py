@@ -49,6 +49,29 @@ def act_before(log: Log, step: int, act) -> Callable[[], bool]:
 
 
 @contextmanager
+def acting_before_files(world: World, step: int, act: Callable[[], object]) -> Iterator[Callable[[], bool]]:
+    """Lets somebody act before one of the looks at a file, counted from 1, whoever looks. Gives whether that was."""
+    left, storage = step, world.storage
+
+    def counted(real):
+        def call(*arguments):
+            nonlocal left
+            left -= 1
+            if left == 0:
+                act()
+            return real(*arguments)
+
+        return call
+
+    with (
+        mock.patch.object(storage, "read", counted(storage.read)),
+        mock.patch.object(storage, "size", counted(storage.size)),
+        mock.patch.object(storage, "map", counted(storage.map)),
+    ):
+        yield lambda: left <= 0
+
+
+@contextmanager
 def crash_after_deleting(world: World, files: int) -> Iterator[None]:
     real, left = world.storage.delete, files
 
