@@ -23,6 +23,7 @@ class Limits:
     acks_bytes: int = 500_000  # of one cursor: at least 125,000 gaps between acknowledged records
     remembered_operations: int = 16
     remembered_revisions: int = 16
+    kept_snapshots: int = 4  # of a topic's log in storage: if the newest is damaged, one before it is read
     kept_generations: int = 1_000  # older compactions that a planned batch may still read, at most
     gc_grace_ms: int = 24 * 3600 * 1000  # how long a gc epoch lasts at least: a batch may take so long
     gc_thorough_epochs: int = 30  # every so many epochs gc looks at all files, for those that were staged late

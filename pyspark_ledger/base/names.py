@@ -17,6 +17,9 @@ _VERSIONED = re.compile(r".*/([0-9]{12}|[1-9][0-9]{12,18})-([0-9a-f]{32})", re.D
 _EPOCH = re.compile(r"[0-9a-f]{8}|[1-9a-f][0-9a-f]{8,15}")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _RANDOM = 10  # bytes of an id of a rewritten file that are random; the rest is the ledger
+_MARKER = "ledger-namespace-"
+_RECOVERY = "ledger-recovery-"
+_LOG_SNAPSHOT = re.compile(r".*/log-([0-9]{15})-([0-9]{15})-((?:[0-9a-f]{2})*)-[0-9a-f]{32}\.nodes", re.DOTALL)
 _STAGED = re.compile(r"([0-9a-f]{8}|[1-9a-f][0-9a-f]{8,15})/([0-9a-f]{32})\.arrow")
 
 
@@ -96,7 +99,29 @@ def parse_topic_folder(name: str) -> str | None:
 
 def marker_file(namespace: bytes) -> str:
     """In the root for ever: says which namespace's files are there."""
-    return f"ledger-namespace-{namespace.hex()}"
+    return f"{_MARKER}{namespace.hex()}"
+
+
+def recovery_folder(marker: str) -> str:
+    """Right below the root: what is needed to make a namespace again if ZooKeeper has lost it. ``marker`` is the name
+    of the namespace's marker file: so namespaces that share a root have a folder each."""
+    return f"{_RECOVERY}{marker.removeprefix(_MARKER)}"
+
+
+def recovery_folder_of_topic(marker: str, uuid: str) -> str:
+    return f"{recovery_folder(marker)}/{uuid}"
+
+
+def log_snapshot_file(folder: str, next_commit: int, written_ms: int, last_commit: bytes, uid: bytes) -> str:
+    """The order of names is the order of snapshots. The last commit is in the name, so that a rollback of ZooKeeper
+    shows without reading the file."""
+    return f"{folder}/log-{next_commit:015d}-{written_ms:015d}-{last_commit.hex()}-{uid.hex()}.nodes"
+
+
+def parse_log_snapshot_file(path: str) -> tuple[int, int, bytes] | None:
+    """The next commit, when it was written, and the id of the last commit; None if it is another file."""
+    match = _LOG_SNAPSHOT.fullmatch(path)
+    return (int(match[1]), int(match[2]), bytes.fromhex(match[3])) if match else None
 
 
 def probe_file(uid: bytes) -> str:

@@ -115,6 +115,7 @@ def _remove(namespace: OpenNamespace, key: CondemnedKey, node: Versioned[Deleted
     """The node goes last: it is how the rest is found."""
     if namespace.metadata.read(RootKey(key.uuid)) is not None:  # who deleted the topic has died before it was done
         topics.purge(namespace.metadata, key.uuid, namespace.limits)
+    delete_files(namespace.storage, key.uuid)
     namespace.storage.delete_folder(names.topic_folder(key.uuid))
     with suppress(TransactionLost, OutcomeUnknown):  # somebody else has done it, or the next run will
         namespace.metadata.transact([Delete(key, node.version)])
@@ -125,9 +126,11 @@ def count_files(storage: Storage, uuid: str) -> int:
 
 
 def delete_files(storage: Storage, uuid: str) -> None:
-    """All files of a topic. Its folder stays: a task that runs late stages its file in vain, and then its query is told
-    that the topic was deleted, and not that the storage seems to be missing."""
+    """All files of a topic, and its snapshots. Its folder stays: a task that runs late stages its file in vain, and
+    then its query is told that the topic was deleted, and not that the storage seems to be missing."""
     folder = names.topic_folder(uuid)
     for below in storage.folders(folder):
         storage.delete_folder(f"{folder}/{below}")
     storage.delete_many(list(storage.list(folder)))
+    if storage.marker:
+        storage.delete_folder(names.recovery_folder_of_topic(storage.marker, uuid))

@@ -35,6 +35,7 @@ from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.errors import Conflict, CorruptData, OutcomeUnknown
 from pyspark_ledger.lifecycle import going
 from pyspark_ledger.log import generations as compacted
+from pyspark_ledger.log import snapshots
 from pyspark_ledger.log.index import Index
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.trimmed import is_readable
@@ -75,7 +76,9 @@ def collect(
     A file that was left behind is deleted by the third such run. ``thorough`` compares all files with all references;
     by default every 30th run does."""
     log.storage.check_marked()  # in the wrong place nothing can be found, and so nothing be judged
+    there = snapshots.listed(log.storage, log.topic.uuid)
     log.check_not_set_back(log.refresh(sync=True).head)
+    snapshots.check_not_behind(log, log.view(), there, note=not dry_run)
     epochs = _epochs_with_files(log)
     _check_not_rolled_back(log, epochs, dry_run=dry_run)  # before anything changes, or a refused run would wear it off
     view = log.view()
@@ -83,6 +86,8 @@ def collect(
     age_s = (log.metadata.now_ms() - node.modified_ms) / 1000
     if not _is_old_enough(log, node):
         return Collected(view.head.gc_epoch, (), age_s=age_s, is_due=False)
+    if not dry_run:
+        snapshots.leave(log, there)  # before anything is deleted that the newest one may name
     deletion = _Deletion(log, dry_run, progress)
     judged = _Judged.of(log, view.head, node.record, thorough)
     next_epoch = _NextEpoch(log)

@@ -2,7 +2,7 @@
 
 The order makes every crash harmless: first the files are staged, then one transaction changes the head, then the nodes
 are deleted. A crash before the transaction leaves files that nothing names; a crash after it leaves nodes of a ledger
-that is no longer open, which the next seal deletes.
+that is no longer open, which the next seal deletes. Last, a snapshot of the log is left in storage (``snapshots``).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.errors import LedgerError, OutcomeUnknown
+from pyspark_ledger.log import snapshots
 from pyspark_ledger.log.index import Index, stage_leaf
 from pyspark_ledger.log.log import Log, View, head_ops
 from pyspark_ledger.metadata.port import (
@@ -63,10 +64,12 @@ def _longest_ms(policies: Policies, limits: Limits) -> int:
 def seal(log: Log) -> View:
     """Seals the open ledger and opens the next; returns the new view. If somebody else was faster, the ledger is sealed
     all the same, and nothing is left to do."""
+    there = snapshots.listed(log.storage, log.topic.uuid)
     log.refresh(sync=True)  # files that an outdated view names may have been replaced and deleted
     view, producers = log.producers()
     head, policies = view.head, log.policies()
     log.check_not_set_back(head)
+    snapshots.check_not_behind(log, view, there)
     if not is_full(log, view):
         return view
     leaf = stage_leaf(log.files, list(view.open_commits), head.gc_epoch)
@@ -103,7 +106,8 @@ def seal(log: Log) -> View:
         pass  # the head shows what happened, whoever did it
     view = log.refresh(sync=True)
     sweep(log, view)
-    return view
+    snapshots.leave(log, there)
+    return log.view()
 
 
 def sweep(log: Log, view: View) -> None:
