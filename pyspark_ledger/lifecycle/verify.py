@@ -32,7 +32,7 @@ from pyspark_ledger.lifecycle.verify_files import Files
 from pyspark_ledger.lifecycle.verify_generations import Generations
 from pyspark_ledger.lifecycle.verify_index import Broken, Leaf, Mark, Node, walk
 from pyspark_ledger.lifecycle.verify_nodes import Nodes
-from pyspark_ledger.lifecycle.verify_orphans import Orphans, later_files, orphans
+from pyspark_ledger.lifecycle.verify_orphans import Orphans, later_files, of_snapshots, orphans
 from pyspark_ledger.lifecycle.verify_tokens import TokenGroups
 from pyspark_ledger.lifecycle.verify_view import Look, look
 from pyspark_ledger.lifecycle.verify_walk import Seen, Walk
@@ -109,6 +109,7 @@ class _Verification:
         self._twice(self._nodes.of_cursors)
         self._twice(self._tokens.look)
         self._twice(lambda view: later_files(self._log, view.head))
+        self._twice(lambda _: of_snapshots(self._log, lambda: self._fresh().view))
         if not (self._files.is_blind or self._now.findings):
             self._left = orphans(self._log, begun.view.head, self._files.named.sorted())
             self._findings.add(self._left.findings())

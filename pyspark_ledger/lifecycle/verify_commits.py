@@ -27,7 +27,7 @@ class Chain:
 
     @classmethod
     def after(cls, commit: Commit, before: Chain | None) -> Chain:
-        token = before.token if before is not None else 0
+        token = max(commit.tokens_before, before.token if before is not None else 0)  # 0: of format 1
         return cls(
             ledger=commit.ledger,
             number=commit.number,

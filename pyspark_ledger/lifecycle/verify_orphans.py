@@ -1,16 +1,17 @@
-"""Files that nothing names, and files that ZooKeeper cannot know of yet."""
+"""Files that nothing names, files that ZooKeeper cannot know of yet, and those that are left for a recovery."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pyspark_ledger.base import names
-from pyspark_ledger.errors import CorruptData
-from pyspark_ledger.lifecycle.findings import Finding, finding
+from pyspark_ledger.errors import CorruptData, DataLoss
+from pyspark_ledger.lifecycle.findings import Finding, Kind, finding
 from pyspark_ledger.lifecycle.verify_files import is_in
-from pyspark_ledger.log.log import Log
+from pyspark_ledger.log import snapshots
+from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.metadata.records import Head
 
 
@@ -43,6 +44,28 @@ def later_files(log: Log, head: Head) -> Iterator[Finding]:
                 what = f"{where} is of gc epoch {epoch}, and that is {head.gc_epoch} now: ZooKeeper was rolled back"
                 yield finding("rollback", what, file=where)
                 break
+
+
+def of_snapshots(log: Log, look: Callable[[], View]) -> Iterator[Finding]:
+    """Snapshots of the log, from which a topic can be made again: whether they can be read, and name nothing that the
+    topic does not have. They are listed before the view is read: what comes later is no sign of a rollback."""
+    there = snapshots.listed(log.storage, log.topic.uuid)
+    view = look()
+    try:
+        snapshots.check_not_behind(log, view, there, note=False)
+    except DataLoss as error:
+        yield finding("rollback", error.message, file=log.storage.where(there[-1].path))
+    except CorruptData:
+        pass  # told where the log is looked at
+    for each in there:
+        try:
+            snapshots.read(log.storage, each)
+        except CorruptData as error:
+            advice = "nothing is lost: delete it, whoever seals the next ledger leaves another"
+            kind: Kind = "loss" if error.code == "LEDGER_FILE_MISSING" else "damage"
+            yield finding(
+                kind, f"a snapshot for recovery: {error.message}", file=log.storage.where(each.path), advice=advice
+            )
 
 
 def orphans(log: Log, head: Head, named: array[int]) -> Orphans:
