@@ -91,8 +91,8 @@ class Verified:
         generations: compacted generations that were looked at.
         subscriptions: subscriptions,
         token_groups: and groups of tokens.
-        orphans: files that nothing names: left behind by writers that failed, or staged for a commit to come. Gc
-            deletes what stays unnamed. Not counted if a file that names others cannot be read.
+        orphans: files that nothing names: others have replaced them, writers that failed left them behind, or a commit
+            to come will name them. Gc deletes what stays unnamed. Not counted if a file that names others is damaged.
         orphan_bytes: how many bytes these have.
         findings: what is not as it should be, the oldest part of the log first; of very many only the first 10,000,
         more_findings: and how many more there are.

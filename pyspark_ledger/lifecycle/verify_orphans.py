@@ -28,8 +28,8 @@ class Orphans:
         if self.files:
             may_be = f", {self.young} of them since the last gc epoch began" if self.young else ""
             what = (
-                f"{self.files} files with {self.bytes} bytes are named by nothing{may_be}: writers that failed left "
-                "them behind, or a commit to come will name them"
+                f"{self.files} files with {self.bytes} bytes are named by nothing{may_be}: others have replaced them, "
+                "writers that failed left them behind, or a commit to come will name them"
             )
             yield finding("orphan", what, file=self.example)
 
