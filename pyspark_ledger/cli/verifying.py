@@ -1,4 +1,4 @@
-"""``topics verify``: whether a topic is whole."""
+"""``topics verify``: whether a topic is whole; ``topics skip-damaged``: to go on without what is not."""
 
 from __future__ import annotations
 
@@ -106,3 +106,26 @@ def _lines(findings: Sequence[Finding]) -> list[str]:
 
 def _concerned(found: Finding) -> str:
     return f"{found.records:,} records from {found.first} up to {found.end}: " if found.first is not None else ""
+
+
+@click.command("skip-damaged", cls=Command)
+@click.argument("topic")
+@click.argument("entry", metavar="LEDGER:ENTRY")
+@click.option("--reason", default="", help="For those who are told that it is lost.")
+@click.option("--undo", is_flag=True, help="Take it back, after its file was restored from a copy.")
+@click.option("--yes", is_flag=True, help="Do it.")
+@click.pass_obj
+def skip_damaged(session: Session, topic: str, entry: str, reason: str, undo: bool, yes: bool) -> None:
+    """Give up an entry of TOPIC whose file is damaged or missing, as in 3:17, if there is no copy of the file.
+
+    Readers that meet it are told exactly what is missing; those with failOnDataLoss=false, and compaction, go around
+    it. Positions and totals stay as they are. An entry that is whole is refused."""
+    with session.client() as client:
+        planned = client.skip_damaged(topic, entry, undo=undo, dry_run=True)
+        row = {"topic": topic, **{field.name: getattr(planned, field.name) for field in fields(planned)}}
+        amount = f"{planned.records:,} records from {planned.first} up to {planned.end}"
+        if not undo:
+            session.require_yes(yes, f"give up {amount} of topic '{topic}'", [row])
+        client.skip_damaged(topic, entry, reason=reason, undo=undo)
+    done = "can be read again" if undo else "given up"
+    session.output.done(f"{topic}: {amount} {done}", {**row, "reason": reason, "undo": undo})

@@ -9,15 +9,16 @@ from typing import Literal
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import LedgerError
 
-Kind = Literal["loss", "damage", "inconsistent", "rollback", "orphan"]
+Kind = Literal["loss", "damage", "inconsistent", "rollback", "given up", "orphan"]
 
-_HARMLESS: tuple[Kind, ...] = ("orphan",)
+_HARMLESS: tuple[Kind, ...] = ("given up", "orphan")
 _MOST_FINDINGS = 10_000
 _ADVICE: dict[Kind, str] = {
     "loss": "restore it from a copy",
     "damage": "restore it from a copy",
     "inconsistent": "restore ZooKeeper's newest state, if this one is not it; otherwise report it as a bug",
     "rollback": "see 'pyspark-ledger topics repair'",
+    "given up": "nothing to do; if a copy of the file turns up, put it there and take this back with --undo",
     "orphan": "nothing to do: gc deletes what nothing names",
 }
 
@@ -40,8 +41,8 @@ class Finding:
 
     Attributes:
         kind: ``loss``: a file or node is missing; ``damage``: it is not what was written; ``inconsistent``: two things
-            that were written contradict each other; ``rollback``: ZooKeeper was set back to an older state; ``orphan``:
-            files that nothing names.
+            that were written contradict each other; ``rollback``: ZooKeeper was set back to an older state;
+            ``given up``: an entry that is known to be damaged; ``orphan``: files that nothing names.
         what: what was found, in words.
         file: the full name of the file; empty if it is none.
         first: the first position that is concerned; None if no records are.
@@ -117,7 +118,7 @@ class Verified:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is lost, damaged or contradicts itself. Orphans are no harm."""
+        """Whether nothing is lost, damaged or contradicts itself. Orphans are no harm, and what was given up is known."""
         return not any(found.is_harm for found in self.findings)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import CorruptData, InvalidInput
@@ -36,8 +37,10 @@ from pyspark_ledger.lifecycle.verify_orphans import Orphans, later_files, of_sna
 from pyspark_ledger.lifecycle.verify_tokens import TokenGroups
 from pyspark_ledger.lifecycle.verify_view import Look, look
 from pyspark_ledger.lifecycle.verify_walk import Seen, Walk
+from pyspark_ledger.log import lost
 from pyspark_ledger.log.index import Index, IndexRow
 from pyspark_ledger.log.log import Log, View
+from pyspark_ledger.log.lost import LostEntry
 from pyspark_ledger.metadata.records import Commit, Entry, FileRef
 
 logger = logging.getLogger(__name__)
@@ -77,12 +80,15 @@ class _File:
     schema_id: int
     what: str
     span: Span
+    entries: tuple[tuple[str, Entry, Span], ...] = ()  # those that share it
+    is_damaged: bool = False  # an entry in it is known to be lost
 
     def joined(self, other: _File, name: str) -> _File:
         """The same file, in which there is another entry too."""
         what = f"entries {self.what.split()[1]} to {name}"
         span = Span(self.span.first, other.span.end, self.span.records + other.span.records)
-        return replace(self, schema_id=max(self.schema_id, other.schema_id), what=what, span=span)
+        entries, is_damaged = (*self.entries, *other.entries), self.is_damaged or other.is_damaged
+        return _File(self.file, self.rows, max(self.schema_id, other.schema_id), what, span, entries, is_damaged)
 
 
 class _Verification:
@@ -93,6 +99,7 @@ class _Verification:
         self._tokens = TokenGroups(log)
         self._generations = Generations(log, self._files, deep=deep)
         self._findings, self._left = Findings(), Orphans()
+        self._lost: dict[Position | None, LostEntry] = {}
         self._ledgers = self._commits = self._entries = self._records = 0
 
     def run(self) -> Verified:
@@ -212,6 +219,7 @@ class _Verification:
         found: list[Finding] = []
         files: dict[FileRef, _File] = {}
         entries_seen = 0
+        self._lost = self._lost_in(view)
         for commit in commits:
             wrong = [*wrong_with(commit, None if holes else chain, view.head), *wrong_with_trim(commit, view.head)]
             entries = self._entries_of(commit)
@@ -226,6 +234,12 @@ class _Verification:
             chain = Chain.after(commit, chain)
         found += self._files.in_parallel(self._look_at, list(files.values()))
         return Seen(tuple(found), chain, len(commits), entries_seen, sum(commit.records for commit in commits))
+
+    def _lost_in(self, view: View) -> dict[Position | None, LostEntry]:
+        try:
+            return {each.first: each for each in lost.fetch(self._log.files, view.head)}
+        except CorruptData:
+            return {}  # told where the nodes are looked at
 
     def _entries_of(self, commit: Commit) -> tuple[Entry, ...] | Finding:
         if commit.entries_file is None:
@@ -246,16 +260,31 @@ class _Verification:
             span, name = span_of_entry(commit, number, entry), f"{commit.ledger}:{number}"
             if wrong := wrong_with_entry(entry):
                 yield finding("inconsistent", f"entry {name}: {wrong}", span, self._files.where(entry.file))
-            known = files.get(entry.file)
-            mine = _File(entry.file, entry.file_rows or entry.records, commit.schema_id, f"entry {name}", span)
-            files[entry.file] = mine if known is None else known.joined(mine, name)
+            given_up = self._lost.get(span.first)
+            if given_up is not None:
+                yield _given_up(given_up, span, self._files.where(entry.file))
+                self._files.named.add(entry.file)
+            if given_up is None or entry.file_rows:
+                shared = ((name, entry, span),) if given_up is None else ()
+                rows, what = entry.file_rows or entry.records, f"entry {name}"
+                mine = _File(entry.file, rows, commit.schema_id, what, span, shared, given_up is not None)
+                known = files.get(entry.file)
+                files[entry.file] = mine if known is None else known.joined(mine, name)
 
     def _look_at(self, of: _File) -> list[Finding]:
         try:
             schema = self._log.schema(of.schema_id)
         except CorruptData:
             schema = None  # told once, where the nodes are looked at
-        return self._files.with_rows(of.file, of.rows, schema, of.what, of.span)
+        whole = [] if of.is_damaged else self._files.with_rows(of.file, of.rows, schema, of.what, of.span)
+        if not of.is_damaged and (not whole or len(of.entries) == 1):
+            return whole
+        # Which of the entries that share a damaged file can be read?
+        single = [
+            self._files.with_rows(of.file, entry.records, schema, f"entry {name}", span, entry.first_row)
+            for name, entry, span in of.entries
+        ]
+        return whole if whole and all(single) else [found for each in single for found in each]
 
     # -- what is told ----------------------------------------------------------------------------------------------
 
@@ -294,6 +323,12 @@ def _looked(check: Callable[[View], Iterable[Finding]], view: View) -> list[Find
     except CorruptData as error:
         found.append(from_error(error))
     return found
+
+
+def _given_up(entry: LostEntry, span: Span, file: str) -> Finding:
+    since = datetime.fromtimestamp(entry.since_ms / 1000, UTC)
+    why = f": {entry.reason}" if entry.reason else ""
+    return finding("given up", f"entry {entry.ledger}:{entry.entry} was given up {since:%Y-%m-%d}{why}", span, file)
 
 
 def _between(begin: Mark, after: Mark) -> Span:

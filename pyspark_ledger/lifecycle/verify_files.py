@@ -69,8 +69,11 @@ class Files:
     def is_chosen(self, file: FileRef) -> bool:
         return xxhash.xxh3_64_intdigest(self._salt + file.uid) < self._sample * _HASHES
 
-    def with_rows(self, file: FileRef, rows: int, schema: pa.Schema | None, of: str, span: Span) -> list[Finding]:
-        """A file with records: an entry's, one that many entries share, or a compacted one."""
+    def with_rows(
+        self, file: FileRef, rows: int, schema: pa.Schema | None, of: str, span: Span, first: int | None = None
+    ) -> list[Finding]:
+        """A file with records: an entry's, one that many entries share, or a compacted one; or so many rows of it, from
+        the ``first`` one on."""
         self.named.add(file)
         is_chosen = self.is_chosen(file)
         self._count(file, read=is_chosen)
@@ -79,7 +82,8 @@ class Files:
                 self._check_length(file)
                 return []
             reader = EntryReader(self._log.storage, self._log.topic.uuid, file)
-            found = sum(batch.num_rows for _, batch in reader.batches(0, _ALL))
+            start, stop = (0, _ALL) if first is None else (first, first + rows)
+            found = sum(batch.num_rows for _, batch in reader.batches(start, stop))
         except (CorruptData, InvalidInput) as error:
             return [from_error(error, span, self.where(file), of)]
         wrong = [f"it has {found} rows, and should have {rows}"] if found != rows else []

@@ -12,7 +12,7 @@ from pyspark_ledger.lifecycle import going
 from pyspark_ledger.lifecycle.findings import Finding, finding, from_error
 from pyspark_ledger.lifecycle.verify_files import Files
 from pyspark_ledger.lifecycle.verify_view import records_before
-from pyspark_ledger.log import trimmed
+from pyspark_ledger.log import lost, trimmed
 from pyspark_ledger.log.index import Index
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.metadata.port import (
@@ -106,6 +106,10 @@ class Nodes:
         head, files = view.head, self._log.files
         for file in (*head.gc_kept, *head.gc_gone):
             self._files.named.add(file)
+        if head.lost is not None:
+            found = self._files.table(head.lost, "the list of lost entries", lambda _: lost.fetch(files, head))
+            if isinstance(found, Finding):
+                yield found
         if head.going is None:
             return
         listed = self._files.table(head.going, "the list of replaced files", lambda _: going.fetch(files, head))

@@ -19,7 +19,7 @@ def named(world: World) -> set[str]:
     """Every file that the topic's records name, directly or through another file, as far as it can still be read."""
     log = world.log()
     head = log.view().head
-    found: list[FileRef | None] = [*head.index, head.replaced, head.going]
+    found: list[FileRef | None] = [*head.index, head.replaced, head.going, head.lost]
     dedup = log.metadata.read(DedupKey(head.uuid)).record
     found += [dedup.producers_file, dedup.evicted_file, *log.index(log.view(), planned=True).references(0)]
     for commit in log.commits_from(log.view(), EARLIEST, planned=True):
