@@ -118,7 +118,7 @@ class Verified:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is lost, damaged or contradicts itself. Orphans are no harm, and what was given up is known."""
+        """Whether nothing is lost, damaged or contradicts itself; but for what was given up by name."""
         return not any(found.is_harm for found in self.findings)
 
 
