@@ -117,3 +117,36 @@ def test_what_makes_no_sense_is_refused_before_anything_is_asked(arguments, said
     done = run_command(["topics", "verify", *arguments])
     assert done.exit_code == 2
     assert said in done.output
+
+
+# -- skip-damaged ----------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_entry_is_shown_then_given_up_and_taken_back_when_a_copy_was_found(client, storage_root):
+    file = file_of(client, storage_root, 3)
+    copy = file.read_bytes()
+    file.write_bytes(copy[:-1])
+    asked = run(client, "topics", "skip-damaged", "orders", "1:1")
+    assert asked.exit_code == 1
+    assert "this would give up 1 records from 1:1:0 up to 1:2:0 of topic 'orders'" in asked.output
+    assert "LEDGER_NOT_CONFIRMED" in asked.output
+    assert str(file) in asked.output
+    assert run(client, "topics", "verify", "orders").exit_code == 1
+    done = run(client, "topics", "skip-damaged", "orders", "1:1", "--reason", "rack 3", "--yes", "--json")
+    assert done.exit_code == 0, done.output
+    facts = json.loads(done.stdout)
+    assert (facts["first"], facts["end"], facts["records"], facts["reason"]) == ("1:1:0", "1:2:0", 1, "rack 3")
+    known = run(client, "topics", "verify", "orders")
+    assert known.exit_code == 0
+    assert "given up: 1 records from 1:1:0 up to 1:2:0" in known.output
+    assert "LEDGER_ENTRY_LOST" in run(client, "topics", "read", "orders").output
+    file.write_bytes(copy)
+    assert run(client, "topics", "skip-damaged", "orders", "1:1", "--undo").exit_code == 0
+    assert [record["v"] for record in client.reader("orders", end="latest")] == list(range(10))
+
+
+def test_an_entry_that_is_whole_or_is_none_is_refused(client):
+    for entry, code in (("1:1", "LEDGER_ENTRY_WHOLE"), ("9:9", "LEDGER_INVALID_POSITION"), ("x", "INVALID_POSITION")):
+        done = run(client, "topics", "skip-damaged", "orders", entry, "--yes")
+        assert done.exit_code == 1
+        assert code in done.output

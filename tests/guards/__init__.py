@@ -16,6 +16,7 @@ from tests.guards import (
     retention,
     rewriting,
     tokens,
+    verifying,
 )
 
 GUARDS = [
@@ -33,4 +34,5 @@ GUARDS = [
     *retention.GUARDS,
     *rewriting.GUARDS,
     *tokens.GUARDS,
+    *verifying.GUARDS,
 ]

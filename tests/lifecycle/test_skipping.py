@@ -331,6 +331,19 @@ def test_gc_keeps_the_list_and_deletes_the_one_before_I12(world):
     assert done.orphans == 0
 
 
+def test_a_list_that_is_damaged_is_named_by_who_needs_it_and_found_I1(world):
+    damaged(world)
+    skip_damaged(world.log(), LOST)
+    file = world.log().refresh().head.lost
+    path = staged_file(world.topic.uuid, file.epoch, file.uid)
+    world.storage.delete(path)
+    world.storage.write(path, b"nonsense")
+    for read in (without_lost, values, lambda world: compact(world.log())):
+        with pytest.raises(CorruptData, match=file.uid.hex()):
+            read(world)
+    assert any(each.file.endswith(path) for each in verify(world.log()).findings if each.is_harm)
+
+
 RIVALS: dict[str, Callable[[World], object]] = {
     "a writer that seals": lambda world: [append(world.log(), 50 + n) for n in range(4)],
     "a rewriting": lambda world: rewriting.rewrite(world.log()),

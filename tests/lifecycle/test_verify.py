@@ -208,6 +208,14 @@ def test_all_that_a_lost_part_of_the_index_leads_to_is_counted(everything):
     assert (found.first, found.end, found.records) == (Position(3, 0, 0), Position(5, 0, 0), 36)
 
 
+def test_what_is_in_memory_hides_nothing_I1(everything):
+    with everything.process() as log:
+        assert verify(log).is_sound
+        list(log.commits_from(log.refresh(), EARLIEST))
+        everything.disk.put(everything.kinds()["index leaf"][-1], None)
+        assert len(harm(verify(log))) == 1
+
+
 def test_a_damaged_entity_of_an_outbox_is_found(everything):
     namespace = OpenNamespace.__new__(OpenNamespace)
     log = everything.world.log()
