@@ -95,7 +95,7 @@ class _Verification:
     def __init__(self, log: Log, sample: float, deep: bool, progress: Progress) -> None:
         self._log, self._progress = log, progress
         self._files = Files(log, sample)
-        self._nodes = Nodes(log, self._files, lambda: self._fresh().view)
+        self._nodes = Nodes(log, self._files)
         self._tokens = TokenGroups(log)
         self._generations = Generations(log, self._files, deep=deep)
         self._findings, self._left = Findings(), Orphans()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.dedup.producers import Producers
@@ -35,8 +35,8 @@ from pyspark_ledger.metadata.records import Cursor, FileRef, Head
 class Nodes:
     """Each check may be right at another moment only: what it finds counts if it is found again from a later view."""
 
-    def __init__(self, log: Log, files: Files, look: Callable[[], View]) -> None:
-        self._log, self._files, self._look = log, files, look
+    def __init__(self, log: Log, files: Files) -> None:
+        self._log, self._files = log, files
         self.cursors = 0
 
     def _read(self, key: Key[R], what: str) -> R | Finding:
@@ -184,13 +184,11 @@ class Nodes:
 
     # -- subscriptions ---------------------------------------------------------------------------------------------
 
-    def of_cursors(self, _: View) -> Iterator[Finding]:
-        """Cursors first and the view after them: what is acknowledged is in the log then."""
+    def of_cursors(self, view: View) -> Iterator[Finding]:
         keys = self._log.metadata.children(PartKey(self._log.topic.uuid, "subscriptions"))
         cursors = [key for key in keys if isinstance(key, CursorKey)]
         self.cursors = len(cursors)
         found = [(key, self._read(key, f"subscription '{key.name}'")) for key in cursors]
-        view = self._look()
         for key, cursor in found:
             if isinstance(cursor, Cursor):
                 for what in self._wrong_with_cursor(view, cursor):

@@ -30,14 +30,6 @@ GUARDS = [
         tests=("lifecycle/test_verify.py::test_what_is_in_memory_hides_nothing_I1",),
     ),
     Guard(
-        "verifying/cursors-before-the-view",
-        "lifecycle/verify_nodes.py",
-        "        view = self._look()\n        for key, cursor in found:",
-        instead="        view = _\n        for key, cursor in found:",
-        why="A subscription that is ahead of an older view shows no rollback (I18).",
-        tests=("lifecycle/test_verify.py::test_who_acts_between_two_requests_is_no_false_alarm",),
-    ),
-    Guard(
         "skipping/only-what-is-damaged",
         "lifecycle/skipping.py",
         "    if not damage and not undo:",
