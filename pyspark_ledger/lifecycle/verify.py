@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from pyspark_ledger.base.position import Position
@@ -71,24 +71,25 @@ def _check(deep: bool, sample: float | None) -> None:
         raise InvalidInput("deep reads everything, and sample only a part: give one of them", "LEDGER_INVALID_OPTION")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _File:
-    """A file with records that a ledger names, and what is in it."""
+    """A file with records that a ledger names, and which entries are in it: one, or many that share it."""
 
     file: FileRef
     rows: int
-    schema_id: int
-    what: str
-    span: Span
-    entries: tuple[tuple[str, Entry, Span], ...] = ()  # those that share it
+    schema_id: int = 0
+    entries: list[tuple[Entry, Span]] = field(default_factory=list)
     is_damaged: bool = False  # an entry in it is known to be lost
 
-    def joined(self, other: _File, name: str) -> _File:
-        """The same file, in which there is another entry too."""
-        what = f"entries {self.what.split()[1]} to {name}"
-        span = Span(self.span.first, other.span.end, self.span.records + other.span.records)
-        entries, is_damaged = (*self.entries, *other.entries), self.is_damaged or other.is_damaged
-        return _File(self.file, self.rows, max(self.schema_id, other.schema_id), what, span, entries, is_damaged)
+    @property
+    def what(self) -> str:
+        names = [_entry_name(span) for _, span in (self.entries[0], self.entries[-1])]
+        return f"entry {names[0]}" if len(self.entries) == 1 else f"entries {names[0]} to {names[1]}"
+
+    @property
+    def span(self) -> Span:
+        spans = [span for _, span in self.entries]
+        return Span(spans[0].first, spans[-1].end, sum(span.records for span in spans))
 
 
 class _Verification:
@@ -257,21 +258,25 @@ class _Verification:
     def _of_entries(self, commit: Commit, entries: Sequence[Entry], files: dict[FileRef, _File]) -> Iterator[Finding]:
         """Adds their files to those that have to be looked at, each once."""
         for number, entry in enumerate(entries, commit.first_entry):
-            span, name = span_of_entry(commit, number, entry), f"{commit.ledger}:{number}"
+            span = span_of_entry(commit, number, entry)
             if wrong := wrong_with_entry(entry):
-                yield finding("inconsistent", f"entry {name}: {wrong}", span, self._files.where(entry.file))
+                yield finding(
+                    "inconsistent", f"entry {_entry_name(span)}: {wrong}", span, self._files.where(entry.file)
+                )
+            rows = entry.file_rows or entry.records
+            file = files.setdefault(entry.file, _File(entry.file, rows))
+            file.schema_id = max(file.schema_id, commit.schema_id)
             given_up = self._lost.get(span.first)
-            if given_up is not None:
-                yield _given_up(given_up, span, self._files.where(entry.file))
+            if given_up is None:
+                file.entries.append((entry, span))
+            else:
+                file.is_damaged = True
                 self._files.named.add(entry.file)
-            if given_up is None or entry.file_rows:
-                shared = ((name, entry, span),) if given_up is None else ()
-                rows, what = entry.file_rows or entry.records, f"entry {name}"
-                mine = _File(entry.file, rows, commit.schema_id, what, span, shared, given_up is not None)
-                known = files.get(entry.file)
-                files[entry.file] = mine if known is None else known.joined(mine, name)
+                yield _given_up(given_up, span, self._files.where(entry.file))
 
     def _look_at(self, of: _File) -> list[Finding]:
+        if not of.entries:
+            return []
         try:
             schema = self._log.schema(of.schema_id)
         except CorruptData:
@@ -281,8 +286,8 @@ class _Verification:
             return whole
         # Which of the entries that share a damaged file can be read?
         single = [
-            self._files.with_rows(of.file, entry.records, schema, f"entry {name}", span, entry.first_row)
-            for name, entry, span in of.entries
+            self._files.with_rows(of.file, entry.records, schema, f"entry {_entry_name(span)}", span, entry.first_row)
+            for entry, span in of.entries
         ]
         return whole if whole and all(single) else [found for each in single for found in each]
 
@@ -329,6 +334,11 @@ def _given_up(entry: LostEntry, span: Span, file: str) -> Finding:
     since = datetime.fromtimestamp(entry.since_ms / 1000, UTC)
     why = f": {entry.reason}" if entry.reason else ""
     return finding("given up", f"entry {entry.ledger}:{entry.entry} was given up {since:%Y-%m-%d}{why}", span, file)
+
+
+def _entry_name(span: Span) -> str:
+    assert span.first is not None
+    return f"{span.first.ledger}:{span.first.entry}"
 
 
 def _between(begin: Mark, after: Mark) -> Span:
