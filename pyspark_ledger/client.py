@@ -27,7 +27,9 @@ from pyspark_ledger.cursors.consumer import Consumer
 from pyspark_ledger.cursors.handle import CursorHandle, CursorStats
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import InvalidInput, LedgerError
-from pyspark_ledger.lifecycle import condemned, gc, repair, retention, rewriting, termination
+from pyspark_ledger.lifecycle import condemned, gc, repair, retention, rewriting, skipping, termination
+from pyspark_ledger.lifecycle.findings import Verified
+from pyspark_ledger.lifecycle.verify import verify
 from pyspark_ledger.log import policies, topics
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.places import PlaceLike
@@ -169,6 +171,7 @@ class LedgerClient:
         *,
         columns: list[str] | None = None,
         compacted: bool = False,
+        fail_on_data_loss: bool = True,
     ) -> Reader:
         """Iterates over records in their order.
 
@@ -179,6 +182,8 @@ class LedgerClient:
         :param compacted: the state of every key up to the end instead of its history: its last record, if that is no
             tombstone, and the records that have no key. Without an end: the state as it is now, then every change,
             tombstones too. The topic needs a key; it need not have been compacted, which only makes this faster.
+        :param fail_on_data_loss: what to do at a damaged entry that was given up by name (:meth:`skip_damaged`): raise
+            ``DataLoss``, or go around it and say so in the log.
         :raises NotFound: there is no such topic.
         :raises InvalidInput: a place or a column that is not there, or ``compacted`` for a topic without a key.
 
@@ -188,7 +193,8 @@ class LedgerClient:
         log = self._namespace.log(topic, watch=end is None)
         if compacted:
             check_compactable(log)
-        return Reader(log, start, end, columns, state_slices if compacted else None)
+        state = state_slices if compacted else None
+        return Reader(log, start, end, columns, state, fail_on_data_loss=fail_on_data_loss)
 
     # -- subscriptions -------------------------------------------------------------------------------------
 
@@ -238,8 +244,9 @@ class LedgerClient:
         :param redelivery_delay_s: how long a record stays away that was acknowledged negatively; each time twice as
             long.
         :param max_redelivery_delay_s: how long at most.
-        :param fail_on_data_loss: what to do when records were taken from the subscription by a backlog quota, or are no
-            longer in the log. False: go on without them; the subscription counts them as lost.
+        :param fail_on_data_loss: what to do when records were taken from the subscription by a backlog quota, are no
+            longer in the log, or were given up by :meth:`skip_damaged`. False: go on without them; the subscription
+            counts them as lost.
         :raises Conflict: another owner is attached and alive.
         :raises CursorUnderRevision: somebody is resetting the subscription, and that does not end.
 
@@ -488,6 +495,48 @@ class LedgerClient:
         :raises DataLoss: ZooKeeper was rolled back to an older state: nothing is deleted.
         """
         return gc.collect(self._namespace.log(topic), dry_run=dry_run, thorough=thorough, progress=progress)
+
+    def verify(
+        self,
+        topic: str,
+        *,
+        deep: bool = False,
+        sample: float | None = None,
+        progress: Progress = lambda *_: None,
+    ) -> Verified:
+        """Looks whether all of a topic is there, is what was written, and adds up: every file with its length and
+        checksums, ledgers and totals, masks, compacted generations, subscriptions and tokens. Changes nothing, and can
+        run beside everything else: what looks wrong is looked at again before it is told.
+
+        :param deep: also compare compacted generations with what a fold of the log gives.
+        :param sample: a quick look: the share of files, as 0.01, whose records are read, chosen anew every time. Of the
+            others it is checked whether they are there with their length.
+        :param progress: called with the word ``verifying``, the records that were passed, and of how many.
+        :returns: what was found. ``is_sound`` says whether nothing is lost, damaged or contradicts itself.
+        :raises NotFound: there is no such topic.
+        :raises InvalidInput: the sample is no share, or given together with ``deep``.
+
+        >>> client.verify("orders").is_sound
+        True
+        """
+        return verify(self._namespace.log(topic), deep=deep, sample=sample, progress=progress)
+
+    def skip_damaged(
+        self, topic: str, position: Position | str, *, reason: str = "", undo: bool = False, dry_run: bool = False
+    ) -> skipping.SkippedEntry:
+        """Gives up an entry whose file is damaged or missing, and of which there is no copy. Positions and totals stay
+        as they are. Readers that meet it are told exactly what is missing (LEDGER_ENTRY_LOST); those with
+        ``failOnDataLoss=false``, and compaction, go around it.
+
+        :param position: of the entry, as ``3:17`` or of any record in it.
+        :param reason: for those who are told of it.
+        :param undo: take that back, after the file was restored from a copy.
+        :param dry_run: only tell what would be given up.
+        :raises InvalidInput: the entry is whole (or with ``undo`` is not), or there is none.
+        :raises NotFound: there is no such topic.
+        """
+        at = position if isinstance(position, Position) else skipping.parse_entry(position)
+        return skipping.skip_damaged(self._namespace.log(topic), at, reason=reason, undo=undo, dry_run=dry_run)
 
     def damage(self, topic: str) -> repair.Damage | None:
         """What is known of a rollback of ZooKeeper to an older state; None if nothing shows one."""

@@ -36,6 +36,7 @@ class Limits:
     rewrite_ledgers: int = 100  # rewritten ledgers that are published at once,
     rewrite_bytes: int = 4 << 30  # or those with so many bytes to read: it must not take longer than the grace
     rewrite_looks: int = 100  # ledgers in a row with nothing to do, and older ones are not looked at
+    verify_threads: int = 8  # that look at files
     pending_ranges: int = 4  # of ledgers that were given up, in the head: more are merged
     retention_parts: int = 10  # a ledger is sealed after this part of what its topic keeps, so that it can go in time,
     retention_ledger_ms: int = 60_000  # but not sooner than this

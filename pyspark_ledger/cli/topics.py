@@ -20,6 +20,7 @@ from pyspark_ledger.cli.lifecycle import gc, rewrite, terminate, trim
 from pyspark_ledger.cli.output import Row
 from pyspark_ledger.cli.reading import peek, read
 from pyspark_ledger.cli.rows import compacted, policies, summary
+from pyspark_ledger.cli.verifying import skip_damaged, verify
 from pyspark_ledger.cli.writing import write
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.metadata.port import HeadKey, Metadata, PoliciesKey, TopicKey, TopicsKey
@@ -80,6 +81,8 @@ topics.add_command(trim)
 topics.add_command(gc)
 topics.add_command(rewrite)
 topics.add_command(terminate)
+topics.add_command(verify)
+topics.add_command(skip_damaged)
 topics.add_command(read)
 topics.add_command(peek)
 topics.add_command(write)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import pyarrow as pa
@@ -13,12 +14,14 @@ from pyspark_ledger.compaction.work import KeyedSlices, RowNumbers, Work, surviv
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.files import mask
 from pyspark_ledger.files import schema as schemas
-from pyspark_ledger.log import folders, trimmed
+from pyspark_ledger.log import folders, lost, trimmed
 from pyspark_ledger.log.generations import kept, newest
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.slices import Slice, joined
 from pyspark_ledger.log.sources import ReadSource
-from pyspark_ledger.metadata.records import Head
+from pyspark_ledger.metadata.records import Generation, Head
+
+logger = logging.getLogger(__name__)
 
 
 def check_compactable(log: Log) -> None:
@@ -40,9 +43,10 @@ def begin(log: Log) -> Work | None:
         return None
     folders.prepare(log)
     check_room(log, view.head)  # before the work is done in vain
+    _tell_lost(log, view, previous)
     start = EARLIEST if previous is not None else trimmed.begin(view.head)  # what was given up before is in no state
     return Work(
-        input=_keyed_slices(log, view, start, view.head.end),
+        input=_keyed_slices(log, view, start, view.head.end, around_lost=True),
         epoch=view.head.gc_epoch,
         horizon=view.head.end,
         read=view.head.records,
@@ -50,6 +54,13 @@ def begin(log: Log) -> Work | None:
         tombstones_from=pins.tombstones_from(log, view),
         started_ms=log.clock.now_ms(),
     )
+
+
+def _tell_lost(log: Log, view: View, previous: Generation | None) -> None:
+    """A damaged entry that somebody has given up is no reason never to compact again."""
+    begin = trimmed.begin(view.head) if previous is None else previous.horizon
+    for each in lost.between(log.files, view.head, begin, view.head.end):
+        logger.warning("%s; the compaction goes around them", each.loss(log.topic.name))
 
 
 def check_room(log: Log, head: Head) -> None:
@@ -63,9 +74,10 @@ def check_room(log: Log, head: Head) -> None:
         )
 
 
-def state_slices(log: Log, view: View, start: Position, end: Position) -> list[Slice]:
-    """The state of a topic at ``end``: the last record of every key, and the records without one. Writes nothing."""
-    keyed = _keyed_slices(log, view, start, end)
+def state_slices(log: Log, view: View, start: Position, end: Position, around_lost: bool = False) -> list[Slice]:
+    """The state of a topic at ``end``: the last record of every key, and the records without one. Writes nothing.
+    ``around_lost``: damaged entries that were given up by name are left out."""
+    keyed = _keyed_slices(log, view, start, end, around_lost=around_lost)
     records, row, pieces = RowNumbers(survivors_of(keyed).records), 0, []
     for piece in keyed.pieces:
         chosen = records.take(row, row + piece.rows)
@@ -75,10 +87,10 @@ def state_slices(log: Log, view: View, start: Position, end: Position) -> list[S
     return pieces
 
 
-def _keyed_slices(log: Log, view: View, start: Position, end: Position) -> KeyedSlices:
+def _keyed_slices(log: Log, view: View, start: Position, end: Position, *, around_lost: bool) -> KeyedSlices:
     """What has to be read for the state at ``end``: a generation, and the log since."""
     check_compactable(log)
-    source = ReadSource(log, view, newest(log, view, end))
+    source = ReadSource(log, view, newest(log, view, end), around_lost=around_lost)
     return KeyedSlices(
         log.storage.uri,
         log.topic.uuid,

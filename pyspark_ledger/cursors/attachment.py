@@ -18,8 +18,8 @@ from pyspark_ledger.base.position import Position
 from pyspark_ledger.cursors.node import CursorNode, Edit
 from pyspark_ledger.cursors.revision import SeenRevision, under_revision
 from pyspark_ledger.errors import Conflict, CursorUnderRevision, Fenced, LedgerError, NotFound
-from pyspark_ledger.log import scan
-from pyspark_ledger.metadata.records import Cursor, Holder
+from pyspark_ledger.log import lost, scan
+from pyspark_ledger.metadata.records import Cursor, Head, Holder
 
 logger = logging.getLogger(__name__)
 
@@ -147,10 +147,13 @@ class Attachment:
         """Whether somebody is resetting the cursor right now. One who died while doing so does not count."""
         return self.node.is_being_revised(self.node.current(self._log.metadata.session_timeout_s / 5))
 
-    def acknowledge(self, position: Position, revision: int, reset: bytes = b"") -> Cursor:
+    def acknowledge(
+        self, position: Position, revision: int, reset: bytes = b"", *, around_lost: bool = False
+    ) -> Cursor:
         """Acknowledges everything before a position that was read under a revision, which that ``reset`` has made (if
         it is known). Does nothing if the cursor has another revision by now. A position past the end is refused: from
-        there new records would be skipped later."""
+        there new records would be skipped later. ``around_lost``: damaged entries that were given up were not read, and
+        their records are counted as lost."""
         seen = SeenRevision(revision, reset)
 
         def forward(cursor: Cursor) -> Cursor | None:
@@ -165,12 +168,21 @@ class Attachment:
             self._log.check_not_past_end(view, position)
             # Before where the log begins all positions have as many records before them as that has.
             ordinal = max(cursor.ordinal, scan.records_before(self._log, view, position))
-            return self.node.moved(cursor, ordinal, self.node.acks(cursor), position)
+            moved = self.node.moved(cursor, ordinal, self.node.acks(cursor), position)
+            return replace(moved, lost=cursor.lost + self._lost(cursor, ordinal, view.head)) if around_lost else moved
 
         cursor = self.node.current(60.0)
         if cursor.revision == revision and not cursor.reviser and position <= cursor.mark_delete:
             return cursor  # nothing new: no request is needed
         return self.node.update(forward)
+
+    def _lost(self, cursor: Cursor, ordinal: int, head: Head) -> int:
+        """How many records before an ordinal were not acknowledged yet, and cannot be read any more."""
+        if head.lost is None or cursor.compacted:  # a generation has the records of such entries
+            return 0
+        lost_entries = lost.fetch(self._log.files, head)
+        known = ((start, min(stop, ordinal)) for start, stop in self.node.acks(cursor))
+        return lost.count(lost_entries, cursor.ordinal, ordinal) - sum(lost.count(lost_entries, *run) for run in known)
 
     def change(self, edit: Edit) -> Cursor:
         """Any other change by the owner; CursorUnderRevision while somebody resets the cursor."""

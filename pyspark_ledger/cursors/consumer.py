@@ -23,8 +23,9 @@ from pyspark_ledger.cursors.backoff import DEFAULT_BACKOFF, Backoff, Refused
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import SeenRevision
 from pyspark_ledger.errors import CursorUnderRevision, DataLoss, InvalidInput, LedgerError
-from pyspark_ledger.log import scan, trimmed
+from pyspark_ledger.log import lost, scan, trimmed
 from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.lost import LostEntry
 from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.log.reader import POLL_S, WAIT_S, Record
 from pyspark_ledger.log.rows import read_slice
@@ -159,8 +160,9 @@ class Consumer:
 
         Raises Fenced if another consumer or query has taken over the subscription; InvalidInput if this one is closed;
         Unavailable if ZooKeeper or the storage does not answer; and DataLoss, each time, if records were taken from the
-        subscription by a backlog quota (LEDGER_EVICTED), or are no longer in the log (LEDGER_TRIMMED): then reset it,
-        or make the consumer with ``fail_on_data_loss=False``, to go on without them."""
+        subscription by a backlog quota (LEDGER_EVICTED), are no longer in the log (LEDGER_TRIMMED), or were given up
+        because their file is damaged (LEDGER_ENTRY_LOST): then reset it, or make the consumer with
+        ``fail_on_data_loss=False``, to go on without them."""
         deadline = None if timeout_s is None else Deadline(self._log.clock, timeout_s)
         while True:
             with self._lock:
@@ -213,6 +215,23 @@ class Consumer:
         logger.warning("%s: %s; going on from there", self._node.what, gone)
         self._adopt(loss.count_trimmed(self._attachment, head))
 
+    def _check_lost(self, head: Head) -> None:
+        """Damaged entries that were given up by name, and that come next, are left behind, or the consumer stops."""
+        for each in lost.between(self._log.files, head, self._position, head.end):
+            if each.first > self._position:
+                return
+            self._give_up(each)
+            self._position, self._ordinal = each.end, max(self._ordinal, each.ordinal + each.records)
+
+    def _give_up(self, each: LostEntry) -> None:
+        gone = each.loss(self._log.topic.name)
+        if self._fail_on_data_loss:
+            how = "To go on after them, reset the subscription, or set fail_on_data_loss=False"
+            raise DataLoss(f"{self._node.what}: {gone.message}. {how}", gone.code)
+        logger.warning("%s: %s; going around them", self._node.what, gone)
+        loss.count_lost(self._attachment, each)
+        self._acks |= ((max(each.ordinal, self._mark), each.ordinal + each.records),)
+
     def _pop(self) -> Message | None:
         """All of them are of this epoch and revision: another one begins with an empty queue, and only reads of its own
         fill it."""
@@ -240,6 +259,12 @@ class Consumer:
         if self._ordinal >= view.head.records:
             return None
         self._check_trimmed(view.head)
+        try:
+            self._check_lost(view.head)
+        except CursorUnderRevision:  # then nothing is read until that has ended
+            return None
+        if self._ordinal >= view.head.records:
+            return None
         return Read(self._epoch, self._revision, None, self._position, self._ordinal)
 
     def _carry_out(self, read: Read) -> None:
@@ -255,7 +280,11 @@ class Consumer:
             return self._fetch_from(read, read.start, read.ordinal, READ_RECORDS)
         messages: list[Message] = []
         view = self._log.view()
-        for first, stop in read.ordinals:
+        given_up = lost.fetch(self._log.files, view.head)
+        for each in given_up:
+            if any(lost.count([each], first, stop) for first, stop in read.ordinals):
+                self._give_up(each)
+        for first, stop in (part for run in read.ordinals for part in lost.parts(given_up, *run)):
             start = scan.position_at(self._log, view, first)
             messages += self._fetch_from(read, start, first, stop - first).messages
         return Fetched(messages, read.start, read.ordinal)
@@ -263,7 +292,9 @@ class Consumer:
     def _fetch_from(self, read: Read, start: Position, ordinal: int, records: int) -> Fetched:
         view = self._log.view()
         messages: list[Message] = []
-        for found in joined(scan.slices(self._log, view, start, view.head.end), records):
+        ahead = lost.between(self._log.files, view.head, start, view.head.end)
+        end = ahead[0].first if ahead else view.head.end  # what is lost is met by the next read
+        for found in joined(scan.slices(self._log, view, start, end), records):
             piece = found.first(records - len(messages))
             for rows in read_slice(self._log.storage, self._log.topic.uuid, piece, self._schema, with_ids=True):
                 for fields in rows.records():
@@ -272,6 +303,8 @@ class Consumer:
             start = piece.end
             if len(messages) >= records:
                 break
+        if ahead and len(messages) < records:
+            start = end
         return Fetched(messages, start, ordinal + len(messages))
 
     def _complete_read(self, read: Read, fetched: Fetched) -> bool:

@@ -1,4 +1,5 @@
-"""What a subscription has lost: to a backlog quota, or because the log no longer reaches back to where it is.
+"""What a subscription has lost: to a backlog quota, because the log no longer reaches back to where it is, or because a
+damaged entry was given up by name.
 
 Whoever follows it is told so, each time anew, until a person has reset the subscription, or a reader goes on that was
 told to go on without what is lost. The cursor counts these records, in the same transaction: none is counted twice.
@@ -14,6 +15,7 @@ from pyspark_ledger.cursors.attachment import Attachment
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import DataLoss
 from pyspark_ledger.log import trimmed
+from pyspark_ledger.log.lost import LostEntry
 from pyspark_ledger.metadata.records import Cursor, Head
 
 logger = logging.getLogger(__name__)
@@ -60,3 +62,19 @@ def count_trimmed(attachment: Attachment, head: Head) -> Cursor:
         return replace(node.moved(cursor, acks.next_missing(ordinal), acks), lost=cursor.lost + lost)
 
     return attachment.change(forward)
+
+
+def count_lost(attachment: Attachment, lost: LostEntry) -> Cursor:
+    """Acknowledges the records of a damaged entry that was given up, and counts them as lost; each once, however often
+    it is met."""
+    node = attachment.node
+
+    def past(cursor: Cursor) -> Cursor | None:
+        acks = node.acks(cursor)
+        done = acks | ((max(lost.ordinal, cursor.ordinal), lost.ordinal + lost.records),)
+        more = len(done) - len(acks)
+        if not more:
+            return None
+        return replace(node.moved(cursor, done.next_missing(cursor.ordinal), done), lost=cursor.lost + more)
+
+    return attachment.change(past)

@@ -41,10 +41,11 @@ def plan_batch(options: ReadOptions, schema: StructType) -> Sequence[LedgerParti
         )
     start = _past_what_is_gone(log, view, start, end, options)
     pieces: list[Slice]
+    _check_lost(log, view, start, end, options)
     if options.read_compacted:
-        pieces = state_slices(log, view, start, end)
+        pieces = state_slices(log, view, start, end, around_lost=True)
     else:
-        pieces = list(ReadSource(log, view).slices(start, end))
+        pieces = list(ReadSource(log, view, around_lost=True).slices(start, end))
     parts = share_out(log, pieces, options.min_partitions)
     logger.info(
         "planned topic=%s start=%s end=%s bytes=%d partitions=%d",
@@ -66,3 +67,13 @@ def _past_what_is_gone(log: Log, view: View, start: Position, end: Position, opt
         raise DataLoss(f"{loss.message}. {instead}", loss.code)
     logger.warning("%s; reading from %s, because failOnDataLoss is false", loss, begin)
     return begin
+
+
+def _check_lost(log: Log, view: View, start: Position, end: Position, options: ReadOptions) -> None:
+    """Raises if the read would meet damaged entries that were given up by name, or says that it goes around them."""
+    generation = generations.newest(log, view, end) if options.read_compacted else None
+    for each in ReadSource(log, view, generation).lost(start, end):
+        loss = each.loss(log.topic.name)
+        if options.fail_on_data_loss:
+            raise DataLoss(f"{loss.message}. To read what is left, set failOnDataLoss=false", loss.code)
+        logger.warning("%s; reading around them, because failOnDataLoss is false", loss)

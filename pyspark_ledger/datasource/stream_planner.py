@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from pyspark_ledger.datasource.subscription import BatchStart, Subscription
 from pyspark_ledger.errors import DataLoss
 from pyspark_ledger.log import generations, places, scan, trimmed
 from pyspark_ledger.log.log import Log, View
+from pyspark_ledger.log.lost import LostEntry
 from pyspark_ledger.log.reader import POLL_S
 from pyspark_ledger.log.slices import Slice
 from pyspark_ledger.log.sources import ReadSource
@@ -100,7 +101,9 @@ class StreamPlanner:
             return None
         generation, base = self._compacted(view, end, at, first)
         limits = (None, None) if everything else (self._options.max_rows, self._options.max_bytes)
-        position, rows = ReadSource(log, view, generation, base).advance(begin, end, *limits)
+        source = ReadSource(log, view, generation, base, around_lost=True)
+        position, rows = source.advance(begin, end, *limits)
+        self._check_lost(source.lost(begin, position if rows else end), log)
         if rows == 0:
             return None  # a ledger was sealed: only the position's number has changed
         self._last_batch_at = log.clock.monotonic()
@@ -141,7 +144,8 @@ class StreamPlanner:
     def _pieces(self, log: Log, view: View, begin: Position, last: Offset) -> list[Slice]:
         """What a batch that was planned consists of, wholly from the generation that its offset names."""
         generation = generations.numbered(log, view, last.generation) if last.generation else None
-        source = ReadSource(log, view, generation, last.base or EARLIEST, planned=True)
+        source = ReadSource(log, view, generation, last.base or EARLIEST, planned=True, around_lost=True)
+        self._check_lost(source.lost(begin, last.position), log)
         gone = source.gone_from(begin, last.position)
         if gone is None:
             return list(source.slices(begin, last.position))
@@ -250,6 +254,11 @@ class StreamPlanner:
         if self._subscription is not None:
             self._subscription.go_on_from_begin(view.head)
         return replace(first, position=begin, start=begin)
+
+    def _check_lost(self, met: Iterable[LostEntry], log: Log) -> None:
+        """Of damaged entries that somebody has given up by name, and that a batch meets."""
+        for each in met:
+            self._go_on_without(each.loss(log.topic.name), "going around them")
 
     def _go_on_without(self, loss: DataLoss, how: str, instead: str = "start with a new checkpoint") -> None:
         """Says what was lost: with failOnDataLoss=false in the log, once; otherwise the query fails."""

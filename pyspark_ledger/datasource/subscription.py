@@ -181,7 +181,8 @@ class Subscription:
         """None if it was refused, because the offset is past the end: planning the next batch then fails by name, or
         with failOnDataLoss=false goes on from the end."""
         try:
-            return self._attachment.acknowledge(done.position, done.revision, done.reset)
+            around_lost = not self._fail_on_data_loss
+            return self._attachment.acknowledge(done.position, done.revision, done.reset, around_lost=around_lost)
         except DataLoss as error:
             logger.warning("subscription=%s: not acknowledged: %s", self._attachment.node.name, error)
             return None

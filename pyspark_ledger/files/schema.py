@@ -104,7 +104,7 @@ def merge(topic: pa.Schema, incoming: pa.Schema, *, may_add: bool) -> pa.Schema:
             added.append(field.with_nullable(True))
             if not may_add:
                 problems.append(f"+ {_show(field)}: not in the topic; option mergeSchema=true would add it")
-        elif not _fits(topic.field(field.name).type, field.type):
+        elif not fits(topic.field(field.name).type, field.type):
             problems.append(f"! {_show(field)}: the topic has {_show(topic.field(field.name))}")
     problems += [
         f"- {_show(field)}: missing, and the topic does not allow null there"
@@ -226,19 +226,19 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
         ) from None
 
 
-def _fits(topic: pa.DataType, incoming: pa.DataType) -> bool:
+def fits(topic: pa.DataType, incoming: pa.DataType) -> bool:
     """Whether the types are equal, except that the topic may allow null where the batch does not."""
     if pat.is_struct(topic) and pat.is_struct(incoming):
         return [f.name for f in topic] == [f.name for f in incoming] and all(map(_field_fits, topic, incoming))
     if pat.is_map(topic) and pat.is_map(incoming):
-        return _fits(topic.key_type, incoming.key_type) and _field_fits(topic.item_field, incoming.item_field)
+        return fits(topic.key_type, incoming.key_type) and _field_fits(topic.item_field, incoming.item_field)
     if pat.is_list(topic) and pat.is_list(incoming):
         return _field_fits(topic.value_field, incoming.value_field)
     return bool(topic.equals(incoming))
 
 
 def _field_fits(topic: pa.Field, incoming: pa.Field) -> bool:
-    return (topic.nullable or not incoming.nullable) and _fits(topic.type, incoming.type)
+    return (topic.nullable or not incoming.nullable) and fits(topic.type, incoming.type)
 
 
 def _show(field: pa.Field) -> str:

@@ -233,7 +233,7 @@ def replaceable_now(log: Log, head: Head) -> tuple[FileRef, ...]:
 def replaceable(head: Head, dedup: DedupSnapshot | None) -> tuple[FileRef, ...]:
     """The files that a head and a dedup snapshot name, and may be replaced by others."""
     files = (dedup.producers_file, dedup.evicted_file) if dedup is not None else ()
-    return (*head.index, *(file for file in (*files, head.replaced, head.going) if file is not None))
+    return (*head.index, *(file for file in (*files, head.replaced, head.going, head.lost) if file is not None))
 
 
 class _NextEpoch:

@@ -52,7 +52,7 @@ def copy(files: TopicFiles, work: LedgerWork, epoch: int, clock: Clock, report: 
     joiner = _Joiner(files, work, epoch, LedgerClock(clock, work.ledger), report)
     copied = 0
     try:
-        for run in list(small_runs(entries, work.below_bytes)):
+        for run in list(small_runs(entries, work.below_bytes, work.lost)):
             entries[run.start : run.stop] = joiner.join(entries[run.start : run.stop])
             copied += len(run)
         leaf = _stage_leaf(files.of_ledger(work.ledger), commits, lists, entries, epoch)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from pyspark_ledger.base import names
+from pyspark_ledger.log import lost
 from pyspark_ledger.log.index import IndexRow
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.metadata.records import Entry
@@ -29,6 +30,7 @@ class LedgerWork:
     entries: int  # that are copied,
     bytes: int  # as they are stored now, each in a file of its own,
     files: int  # and in how many files they will be, at least
+    lost: frozenset[int] = frozenset()  # damaged entries that were given up: they stay as they are
 
     @property
     def ledger(self) -> int:
@@ -61,22 +63,26 @@ def _work(log: Log, view: View, leaf: IndexRow, below_bytes: int) -> LedgerWork 
         return None  # known without a look at long lists of entries
     file_bytes = max(below_bytes, log.limits.rewritten_file_bytes)
     entries = [entry for commit in commits for entry in log.entries(commit)]
-    runs = [entries[run.start : run.stop] for run in small_runs(entries, below_bytes)]
+    given_up = frozenset(each.entry for each in lost.fetch(log.files, view.head) if each.ledger == leaf.ledger)
+    runs = [entries[run.start : run.stop] for run in small_runs(entries, below_bytes, given_up)]
     if not runs:
         return None
     sizes = [sum(entry.bytes for entry in run) for run in runs]
     files = sum(-(-size // file_bytes) for size in sizes)
-    return LedgerWork(leaf, below_bytes, file_bytes, sum(map(len, runs)), sum(sizes), files)
+    return LedgerWork(leaf, below_bytes, file_bytes, sum(map(len, runs)), sum(sizes), files, given_up)
 
 
-def small_runs(entries: Sequence[Entry], below_bytes: int) -> Iterator[range]:
-    """Where two or more neighbours are small, and in files of their own."""
-    start = 0
-    for is_small, run in groupby(entries, lambda entry: not entry.file_rows and entry.bytes < below_bytes):
-        stop = start + sum(1 for _ in run)
-        if is_small and stop - start > 1:
-            yield range(start, stop)
-        start = stop
+def small_runs(entries: Sequence[Entry], below_bytes: int, lost: frozenset[int] = frozenset()) -> Iterator[range]:
+    """Where two or more neighbours are small, in files of their own, and not lost."""
+
+    def is_small(number: int) -> bool:
+        entry = entries[number]
+        return not entry.file_rows and entry.bytes < below_bytes and number not in lost
+
+    for joins, run in groupby(range(len(entries)), is_small):
+        numbers = list(run)
+        if joins and len(numbers) > 1:
+            yield range(numbers[0], numbers[-1] + 1)
 
 
 def in_groups(work: Sequence[LedgerWork], log: Log) -> Iterator[list[LedgerWork]]:

@@ -162,7 +162,7 @@ class Index:
         return rows[max(0, asked - 1, there - 1) :]
 
     def _rows(self, ref: FileRef) -> list[IndexRow]:
-        return self._files.fetch_records(ref, _index_rows())
+        return node_rows(self._files, ref)
 
     def extended(self, leaf: IndexRow, epoch: int, fanout: int) -> tuple[FileRef, ...]:
         """Stages the files of a tree that has one more leaf, and returns its spine. This tree is not changed."""
@@ -212,6 +212,11 @@ class Index:
 
     def _stage(self, rows: list[IndexRow], epoch: int) -> FileRef:
         return _stage_rows(self._files, rows, epoch)
+
+
+def node_rows(files: TopicFiles, node: FileRef) -> list[IndexRow]:
+    """What a node lists: leaves, or nodes of the level below."""
+    return files.fetch_records(node, _index_rows())
 
 
 def _stage_rows(files: TopicFiles, rows: list[IndexRow], epoch: int) -> FileRef:

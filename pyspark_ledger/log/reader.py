@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,17 +12,20 @@ import pyarrow as pa
 
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import CorruptData, InvalidInput
-from pyspark_ledger.log import places, scan, trimmed
+from pyspark_ledger.log import lost, places, scan, trimmed
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.log.rows import SliceRows, read_slice
 from pyspark_ledger.log.slices import LogSlice, Slice, joined
 from pyspark_ledger.metadata.transactions import RolledBack
 
+logger = logging.getLogger(__name__)
+
 POLL_S = 2.0  # how long a lost watch can go unnoticed
 WAIT_S = 0.005
 
-StateSlices = Callable[[Log, View, Position, Position], Iterable[Slice]]  # the last record of every key in [start, end)
+# The last record of every key in [start, end); whether damaged entries that were given up are left out.
+StateSlices = Callable[[Log, View, Position, Position, bool], Iterable[Slice]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,9 @@ class Reader:
     0:0:2 3 5.25
 
     Iterating raises CorruptData if a file is damaged or missing, Unavailable if ZooKeeper or the storage does not
-    answer, NotFound (LEDGER_TOPIC_DELETED) if the topic is deleted meanwhile, and DataLoss (LEDGER_TRIMMED) if
-    retention has given up records that it has not read: a reader holds nothing back, a subscription does.
+    answer, NotFound (LEDGER_TOPIC_DELETED) if the topic is deleted meanwhile, and DataLoss if retention has given up
+    records that it has not read (LEDGER_TRIMMED: a reader holds nothing back, a subscription does), or at a damaged
+    entry that somebody has given up by name (LEDGER_ENTRY_LOST), unless ``fail_on_data_loss`` is False.
     """
 
     def __init__(
@@ -73,8 +78,11 @@ class Reader:
         end: PlaceLike | None,
         columns: list[str] | None = None,
         state_slices: StateSlices | None = None,
+        *,
+        fail_on_data_loss: bool = True,
     ) -> None:
-        self._log = log
+        self._log, self._fail_on_data_loss = log, fail_on_data_loss
+        self._told: set[Position] = set()  # damaged entries that it has gone around
         view = log.refresh(sync=True)
         self._schema = projection(log.schema(view.head.schema_id), columns, log.topic.name)
         self._start = places.resolve(log, view, start, compacted=state_slices is not None)
@@ -158,9 +166,18 @@ class Reader:
             )
 
     def _slices(self, view: View, end: Position) -> Iterable[Slice]:
+        around_lost = not self._fail_on_data_loss
+        if around_lost:
+            self._tell_lost(view, end)
         if self._state_slices is not None:
-            return self._state_slices(self._log, view, self._start, end)
-        return scan.slices(self._log, view, self.position, end)
+            return self._state_slices(self._log, view, self._start, end, around_lost)
+        return scan.slices(self._log, view, self.position, end, around_lost=around_lost)
+
+    def _tell_lost(self, view: View, end: Position) -> None:
+        for each in lost.between(self._log.files, view.head, self.position, end):
+            if each.first not in self._told:
+                self._told.add(each.first)
+                logger.warning("%s; going around them, because fail_on_data_loss is False", each.loss(view.head.name))
 
 
 def projection(schema: pa.Schema, columns: list[str] | None, topic: str) -> pa.Schema:

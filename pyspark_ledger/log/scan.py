@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.files import mask
 from pyspark_ledger.files.entryfile import BATCH_ROWS
-from pyspark_ledger.log import trimmed
+from pyspark_ledger.log import lost, trimmed
 from pyspark_ledger.log.slices import LogSlice, Slice
 from pyspark_ledger.metadata.records import Commit
 
@@ -17,10 +17,25 @@ if TYPE_CHECKING:  # only for types: options name places where there is no log
     from pyspark_ledger.log.log import Log, View
 
 
-def slices(log: Log, view: View, start: Position, end: Position, *, planned: bool = False) -> Iterator[LogSlice]:
+def slices(
+    log: Log, view: View, start: Position, end: Position, *, planned: bool = False, around_lost: bool = False
+) -> Iterator[LogSlice]:
     """What lies in [start, end) of the log, in order. Lazy: a limited read loads only the index files it needs.
-    ``planned``: for a batch that was planned before some ledgers were given up. DataLoss if the start is gone."""
+    ``planned``: for a batch that was planned before some ledgers were given up. DataLoss if the start is gone, and at a
+    damaged entry that was given up by name, unless the read goes ``around_lost`` ones."""
     log.check_readable(view.head)
+    missing = lost.between(log.files, view.head, start, end)
+    if not missing:
+        yield from _slices(log, view, start, end, planned=planned)
+    elif around_lost:
+        for first, stop in lost.around(missing, start, end):
+            yield from _slices(log, view, first, stop, planned=planned)
+    else:
+        yield from _slices(log, view, start, missing[0].first, planned=planned)
+        raise missing[0].loss(view.head.name)
+
+
+def _slices(log: Log, view: View, start: Position, end: Position, *, planned: bool) -> Iterator[LogSlice]:
     if start < end and trimmed.is_gone(view.head, start, planned=planned):
         raise trimmed.loss(view.head, start)
     for pieces in log.pieces(view, start, end, planned=planned):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyspark_ledger.base.position import EARLIEST, Position
-from pyspark_ledger.log import scan, trimmed
+from pyspark_ledger.log import lost, scan, trimmed
 from pyspark_ledger.log.generations import CompactedLedger
 from pyspark_ledger.log.log import Log, View
+from pyspark_ledger.log.lost import LostEntry
 from pyspark_ledger.log.slices import CompactedSlice, LogSlice, Slice
 from pyspark_ledger.metadata.records import Generation
 
@@ -19,6 +20,7 @@ class ReadSource:
 
     ``base`` is where the reader began: tombstones of the generation before it are left out, because the reader never
     saw what they removed. ``planned``: a batch that was planned before some ledgers were given up may still read them.
+    ``around_lost``: damaged entries that were given up by name are left out; otherwise a read that meets one raises.
     """
 
     def __init__(
@@ -29,9 +31,10 @@ class ReadSource:
         base: Position = EARLIEST,
         *,
         planned: bool = False,
+        around_lost: bool = False,
     ) -> None:
         self._log, self._view, self._generation, self._base = log, view, generation, base
-        self._planned = planned
+        self._planned, self._around_lost = planned, around_lost
         self._loaded: CompactedLedger | None = None
 
     def slices(self, start: Position, end: Position) -> Iterator[Slice]:
@@ -40,13 +43,20 @@ class ReadSource:
             yield from self._compacted.slices(start, end, self._base)
             start = self._generation.horizon
         if start < end:
-            yield from scan.slices(self._log, self._view, start, end, planned=self._planned)
+            yield from scan.slices(
+                self._log, self._view, start, end, planned=self._planned, around_lost=self._around_lost
+            )
 
     def gone_from(self, start: Position, end: Position) -> Position | None:
         """From where on a read of [start, end) would miss records that were given up; None if it misses none."""
         in_log = start if self._generation is None else max(start, self._generation.horizon)
         is_gone = in_log < end and trimmed.is_gone(self._view.head, in_log, planned=self._planned)
         return in_log if is_gone else None
+
+    def lost(self, start: Position, end: Position) -> list[LostEntry]:
+        """The damaged entries that were given up, and that a read of [start, end) meets in the log."""
+        in_log = start if self._generation is None else max(start, self._generation.horizon)
+        return lost.between(self._log.files, self._view.head, in_log, end) if in_log < end else []
 
     def advance(
         self, start: Position, end: Position, max_rows: int | None = None, max_bytes: int | None = None

@@ -221,6 +221,7 @@ class Head:
     trim: Trim | None = None  # None: the log is there from its beginning
     pending: tuple[PendingRange, ...] = ()
     going: FileRef | None = None  # a list of files that were replaced, and are kept for a while
+    lost: FileRef | None = None  # a list of damaged entries that somebody has given up by name
     terminated_ms: int = 0  # since when the topic takes no more appends; 0: it does
     set_back: SetBack | None = None  # nobody writes
     repaired: int = 0  # commits before this one may differ from what others have seen: they were told, or will be

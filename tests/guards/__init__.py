@@ -18,6 +18,7 @@ from tests.guards import (
     retention,
     rewriting,
     tokens,
+    verifying,
 )
 
 GUARDS = [
@@ -37,4 +38,5 @@ GUARDS = [
     *retention.GUARDS,
     *rewriting.GUARDS,
     *tokens.GUARDS,
+    *verifying.GUARDS,
 ]

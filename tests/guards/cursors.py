@@ -518,8 +518,8 @@ GUARDS = [
     Guard(
         "cursors/single-acknowledgements-stay",
         "cursors/attachment.py",
-        "return self.node.moved(cursor, ordinal, self.node.acks(cursor), position)",
-        instead="return self.node.moved(cursor, ordinal, None, position)",
+        "moved = self.node.moved(cursor, ordinal, self.node.acks(cursor), position)",
+        instead="moved = self.node.moved(cursor, ordinal, None, position)",
         why="Records that were acknowledged one by one do not come again (I8).",
         tests=(
             "cursors/test_cursor.py::test_what_was_acknowledged_one_by_one_stays_so_when_a_query_acknowledges_what_is_before_I8",

@@ -519,8 +519,8 @@ GUARDS = [
     Guard(
         "datasource/a-logged-batch-also-reads-what-was-given-up",
         "datasource/stream_planner.py",
-        "last.base or EARLIEST, planned=True)",
-        instead="last.base or EARLIEST)",
+        "last.base or EARLIEST, planned=True, around_lost=True)",
+        instead="last.base or EARLIEST, around_lost=True)",
         why="A logged batch reads the same, for the grace also after its ledgers were given up (I7).",
         tests=(
             "datasource/test_trimmed.py::test_a_batch_that_spark_has_logged_reads_the_same_for_the_grace_and_is_data_loss_later_I7",

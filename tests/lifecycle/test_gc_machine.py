@@ -23,6 +23,7 @@ from pyspark_ledger.errors import Conflict, DataLoss
 from pyspark_ledger.lifecycle import gc, retention, rewriting
 from pyspark_ledger.lifecycle.rewrite_copy import LedgerCopy, copy
 from pyspark_ledger.lifecycle.rewrite_plan import plan
+from pyspark_ledger.lifecycle.verify import verify
 from pyspark_ledger.log import generations, places, scan, trimmed
 from pyspark_ledger.metadata.records import Entry
 from pyspark_ledger.testing.clock import SeededClock
@@ -153,6 +154,7 @@ class GcMachine(RuleBasedStateMachine):
         self.clock.sleep(GRACE_S * share)
         gc.collect(self.world.log(), thorough=thorough)
         self.check()
+        assert verify(self.world.log()).is_sound
 
     @rule(share=PASSED, deleted=st.sampled_from([0, 1, 2, 10**6]), applied=st.booleans())
     def collect_and_crash(self, share: float, deleted: int, applied: bool) -> None:
@@ -200,6 +202,7 @@ class GcMachine(RuleBasedStateMachine):
             self.clock.sleep(GRACE_S)
             gc.collect(self.world.log(), thorough=self.late)  # which finds what tasks have staged late
             assert self.world.files() == named(self.world), "a file that nothing names is left"
+            assert verify(self.world.log(), deep=True).findings == ()
             gone = trimmed.records_before_begin(self.world.log().view().head)
             assert self.world.read() == self.written[gone:], "I1, I2"
             shutil.rmtree(self.folder, ignore_errors=True)

@@ -120,6 +120,7 @@ def test_a_namespace_that_the_old_code_made_is_the_same_after_the_upgrade(namesp
     upgrade(namespace)
     with LedgerClient(namespace) as client:
         assert_same_meaning(client, said)
+        assert all(client.verify(topic, deep=True).is_sound for topic in client.topics())
     left = {
         path: data for path, (data, _, _) in dump(namespace).items() if path.startswith(("/ledgers/", "/outboxes/"))
     }

@@ -18,6 +18,7 @@ from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.datasource import planning
 from pyspark_ledger.errors import DataLoss, LedgerError
 from pyspark_ledger.lifecycle import gc
+from pyspark_ledger.lifecycle.verify import verify
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.places import PlaceLike, earliest
@@ -310,7 +311,9 @@ class Play:
             records = list(Reader(log, "earliest", "latest"))
             rows = self.ever_written(topic, (final_row(topic, record) for record in records))
             recorder.saw(FinalLog(topic=topic, rows=rows))
+            self.all_is_whole(log)
             self.no_file_is_left(log, recorder)
+            self.all_is_whole(log)
             minted += [record.token for record in records if record.token and topic == LOG]
         present = Tokens(self.stage.log(LOG), GROUP).present(minted) if minted else []
         there = tuple(token for token, is_there in zip(minted, present, strict=True) if is_there)
@@ -327,6 +330,15 @@ class Play:
                 raise Failure(f"left standing: {left}")
         for name in SUBSCRIPTIONS:  # whoever was resetting it when it died is in nobody's way
             CursorHandle(self.stage.log(LOG), name).rewind()
+
+    def all_is_whole(self, log: Log) -> None:
+        """Nobody has damaged anything for good: so verifying has nothing to tell."""
+        log.limits = replace(log.limits, verify_threads=1)  # time stands still for other threads
+        assert isinstance(log.storage, MemoryStorage)
+        with log.storage.mounted():
+            wrong = [found for found in verify(log, deep=True).findings if found.is_harm]
+        if wrong:
+            raise Failure(f"verifying '{log.topic.name}' found: {wrong}")
 
     def no_file_is_left(self, log: Log, recorder: MemoryRecorder) -> None:
         """The leak oracle: when gc has had its time, there is no file that nothing names."""

@@ -19,7 +19,7 @@ def named(world: World) -> set[str]:
     """Every file that the topic's records name, directly or through another file, as far as it can still be read."""
     log = world.log()
     head = log.view().head
-    found: list[FileRef | None] = [*head.index, head.replaced, head.going]
+    found: list[FileRef | None] = [*head.index, head.replaced, head.going, head.lost]
     dedup = log.metadata.read(DedupKey(head.uuid)).record
     found += [dedup.producers_file, dedup.evicted_file, *log.index(log.view(), planned=True).references(0)]
     for commit in log.commits_from(log.view(), EARLIEST, planned=True):
@@ -46,6 +46,29 @@ def act_before(log: Log, step: int, act) -> Callable[[], bool]:
     for name in ("read", "read_many", "children", "sync", "transact"):
         setattr(log.metadata, name, counted(getattr(log.metadata, name)))
     return lambda: left <= 0
+
+
+@contextmanager
+def acting_before_files(world: World, step: int, act: Callable[[], object]) -> Iterator[Callable[[], bool]]:
+    """Lets somebody act before one of the looks at a file, counted from 1, whoever looks. Gives whether that was."""
+    left, storage = step, world.storage
+
+    def counted(real):
+        def call(*arguments):
+            nonlocal left
+            left -= 1
+            if left == 0:
+                act()
+            return real(*arguments)
+
+        return call
+
+    with (
+        mock.patch.object(storage, "read", counted(storage.read)),
+        mock.patch.object(storage, "size", counted(storage.size)),
+        mock.patch.object(storage, "map", counted(storage.map)),
+    ):
+        yield lambda: left <= 0
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import json
 import struct
 from collections.abc import Callable
 from itertools import islice
+from unittest import mock
 
 import pyarrow as pa
 import xxhash
@@ -21,9 +22,9 @@ from pyspark_ledger.files.entryfile import EntryReader
 from pyspark_ledger.files.ipc_layout import BatchLayout, RecordBatchMessage
 from pyspark_ledger.files.nodefile import NodeFile
 from pyspark_ledger.files.topicfiles import TopicFiles
-from pyspark_ledger.log import generations
+from pyspark_ledger.log import generations, lost
 from pyspark_ledger.log.index import Index, IndexRow
-from pyspark_ledger.metadata.records import Commit, DedupSnapshot, FileRef
+from pyspark_ledger.metadata.records import Commit, DedupSnapshot, FileRef, Head
 from pyspark_ledger.zk_metadata import exporting
 from tests.support.golden_files import GOLDEN, golden_files
 from tests.support.held import HeldStorage
@@ -92,6 +93,20 @@ def _manifest(data: bytes) -> object:
 @parser_of("replaced", _golden("replaced"))
 def _replaced(data: bytes) -> object:
     return generations.fetch_replaced(_topic_files(data), _ref(data))
+
+
+def _lost_lists() -> list[bytes]:
+    held = HeldStorage(b"", mapped=True)
+    written: list[bytes] = []
+    with mock.patch.object(held, "write", lambda _, data: written.append(bytes(data)), create=True):
+        lost.stage(TopicFiles(held, UUID, SYSTEM_CLOCK), [lost.LostEntry(1, 2, 3, 4, "a/b.arrow", 5, "rack 3")], 0)
+    return written
+
+
+@parser_of("lost", _lost_lists)
+def _lost(data: bytes) -> object:
+    head = Head(UUID, "t", 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, b"", lost=_ref(data))
+    return list(lost.parts(lost.fetch(_topic_files(data), head), 0, 1 << 40))
 
 
 @parser_of("producers", _golden("producers"))
