@@ -20,6 +20,9 @@ _RANDOM = 10  # bytes of an id of a rewritten file that are random; the rest is 
 _MARKER = "ledger-namespace-"
 _RECOVERY = "ledger-recovery-"
 _LOG_SNAPSHOT = re.compile(r".*/log-([0-9]{15})-([0-9]{15})-((?:[0-9a-f]{2})*)-[0-9a-f]{32}\.nodes", re.DOTALL)
+_READERS_SNAPSHOT = re.compile(r".*/readers-([0-9]{15})-[0-9a-f]{32}\.nodes", re.DOTALL)
+_NAMESPACE_SNAPSHOT = re.compile(r".*/namespace-([0-9]{15})-[0-9a-f]{32}\.nodes", re.DOTALL)
+_REBUILT = re.compile(r".*/rebuilt-((?:[0-9a-f]{2})+)", re.DOTALL)
 _STAGED = re.compile(r"([0-9a-f]{8}|[1-9a-f][0-9a-f]{8,15})/([0-9a-f]{32})\.arrow")
 
 
@@ -122,6 +125,44 @@ def parse_log_snapshot_file(path: str) -> tuple[int, int, bytes] | None:
     """The next commit, when it was written, and the id of the last commit; None if it is another file."""
     match = _LOG_SNAPSHOT.fullmatch(path)
     return (int(match[1]), int(match[2]), bytes.fromhex(match[3])) if match else None
+
+
+def parse_recovery_folder(name: str) -> bytes | None:
+    """The id of the namespace whose recovery folder has this name, right below the root; None if it is another."""
+    try:
+        return bytes.fromhex(name.removeprefix(_RECOVERY)) if name.startswith(_RECOVERY) else None
+    except ValueError:
+        return None
+
+
+def readers_snapshot_file(folder: str, written_ms: int, uid: bytes) -> str:
+    return f"{folder}/readers-{written_ms:015d}-{uid.hex()}.nodes"
+
+
+def parse_readers_snapshot_file(path: str) -> int | None:
+    """When it was written; None if it is another file."""
+    match = _READERS_SNAPSHOT.fullmatch(path)
+    return int(match[1]) if match else None
+
+
+def namespace_snapshot_file(folder: str, written_ms: int, uid: bytes) -> str:
+    return f"{folder}/namespace-{written_ms:015d}-{uid.hex()}.nodes"
+
+
+def parse_namespace_snapshot_file(path: str) -> int | None:
+    """When it was written; None if it is another file."""
+    match = _NAMESPACE_SNAPSHOT.fullmatch(path)
+    return int(match[1]) if match else None
+
+
+def rebuilt_file(marker: str, namespace: bytes) -> str:
+    """In a recovery folder: says which namespace was made from it, and goes on instead of it."""
+    return f"{recovery_folder(marker)}/rebuilt-{namespace.hex()}"
+
+
+def parse_rebuilt_file(path: str) -> bytes | None:
+    match = _REBUILT.fullmatch(path)
+    return bytes.fromhex(match[1]) if match else None
 
 
 def probe_file(uid: bytes) -> str:

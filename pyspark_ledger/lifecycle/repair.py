@@ -17,12 +17,11 @@ from pyspark_ledger.base import names
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import RevisionController
-from pyspark_ledger.errors import InvalidInput
-from pyspark_ledger.lifecycle import gc
-from pyspark_ledger.log.index import Index, stage_leaf
+from pyspark_ledger.errors import Conflict, InvalidInput
+from pyspark_ledger.lifecycle.jump import Jump, Known
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.metadata.port import CursorKey, DedupKey, GcKey, Op, PartKey, Put
-from pyspark_ledger.metadata.records import Cursor, DedupSnapshot, FileRef, GcEpoch, Head, SetBack
+from pyspark_ledger.metadata.records import Cursor, GcEpoch, Head, SetBack
 
 logger = logging.getLogger(__name__)
 
@@ -109,49 +108,19 @@ class _Repair:
     def _repaired(self, head: Head) -> Head | None:
         if head.set_back is None and self._last_file_epoch <= head.gc_epoch:
             return None  # it was applied when it was sent before, or somebody else was faster
-        noted, limits = head.set_back or SetBack(0, "", ""), self._log.limits
-        epoch = max(head.gc_epoch, noted.gc_epoch, self._last_file_epoch) + limits.repair_jump
-        next_commit = max(head.next_commit, noted.next_commit) + limits.repair_jump
-        next_token = max(head.token_base + head.tokens, noted.next_token) + limits.repair_token_jump
-        after = replace(
-            head,
-            ledger=max(head.ledger, noted.ledger) + limits.repair_jump,
-            ledger_first_commit=next_commit,
-            ledger_opened_ms=self._log.clock.now_ms(),
-            ledger_bytes=0,
-            next_commit=next_commit,
-            next_entry=0,
-            gc_epoch=epoch,
-            token_base=next_token - head.tokens,
-            index=self._sealed(head),
-            set_back=None,
-            repaired=next_commit,
-        )
-        snapshot = self._producers(head, after)
-        self._ops = list(self._others(head.uuid, after.gc_epoch, snapshot))
-        return replace(after, gc_kept=gc.replaceable(after, snapshot))  # what is named when the epoch begins
-
-    def _sealed(self, head: Head) -> tuple[FileRef, ...]:
-        """The index with the commits of the open ledger."""
-        log, commits = self._log, self._log.view().open_commits
-        if not commits:
-            return head.index
-        leaf = stage_leaf(log.files, list(commits), head.gc_epoch)
-        return Index(log.files, head.index).extended(leaf, head.gc_epoch, log.limits.index_fanout)
-
-    def _producers(self, head: Head, after: Head) -> DedupSnapshot:
-        """A snapshot that has seen everything before the new ledger."""
-        _, producers = self._log.producers()
-        snapshot = producers.snapshot(self._log.files, after.end, head.gc_epoch)
-        return replace(snapshot, next_commit=after.next_commit)
-
-    def _others(self, uuid: str, epoch: int, snapshot: DedupSnapshot) -> Iterator[Op]:
-        """Stores the snapshot, and the gc epoch begins now."""
-        dedup, begun = self._log.metadata.read(DedupKey(uuid)), self._log.metadata.read(GcKey(uuid))
+        log, uuid = self._log, head.uuid
+        dedup, begun = log.metadata.read(DedupKey(uuid)), log.metadata.read(GcKey(uuid))
         assert dedup is not None
         assert begun is not None
-        yield Put(DedupKey(uuid), snapshot, dedup.version)
-        yield Put(GcKey(uuid), GcEpoch(epoch), begun.version)
+        if dedup.record.next_commit != head.ledger_first_commit:
+            raise Conflict(f"topic '{head.name}' was sealed at this moment: try again")
+        jump = Jump(log.files, log.limits, log.clock.now_ms(), staged_in=head.gc_epoch)
+        after = jump.of(head, log.view().open_commits, dedup.record, Known(gc_epoch=self._last_file_epoch))
+        self._ops = [
+            Put(DedupKey(uuid), after.dedup, dedup.version),
+            Put(GcKey(uuid), GcEpoch(after.head.gc_epoch), begun.version),
+        ]
+        return after.head
 
 
 def _file_epochs(log: Log) -> Iterator[int]:

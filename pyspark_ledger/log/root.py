@@ -30,7 +30,7 @@ def open_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CLOCK
     wanted = normalise_uri(asked) if asked else None
     found = find(metadata, NamespaceKey())
     record = _new_namespace(metadata, wanted, clock) if found is None else found.record
-    check_not_upgrading(record)
+    check_complete(record)
     if wanted is not None and wanted != record.storage:
         raise InvalidInput(
             f"option 'storage' is {wanted}, but this ZooKeeper namespace keeps its files in {record.storage}: "
@@ -42,13 +42,20 @@ def open_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CLOCK
     return open_storage(record.storage, names.marker_file(record.id))
 
 
-def check_not_upgrading(namespace: Namespace | None) -> None:
-    """Raises if only a part of the namespace has been brought over from an older format."""
+def check_complete(namespace: Namespace | None) -> None:
+    """Raises if only a part of the namespace is there: the rest has yet to be brought over from an older format, or
+    rebuilt."""
     if namespace is not None and namespace.upgrading:
         raise Conflict(
             "an upgrade of this namespace was begun and is not finished: wait for it; if it was interrupted, complete "
             "it with 'pyspark-ledger namespace upgrade --yes' (docs/upgrading.md)",
             "LEDGER_UPGRADING",
+        )
+    if namespace is not None and namespace.rebuilding:
+        raise Conflict(
+            "this namespace is being rebuilt from storage, or restored from a file, and that is not finished: wait for "
+            "it; if it was interrupted, run the same command again",
+            "LEDGER_REBUILDING",
         )
 
 

@@ -224,6 +224,7 @@ class Head:
     terminated_ms: int = 0  # since when the topic takes no more appends; 0: it does
     set_back: SetBack | None = None  # nobody writes
     repaired: int = 0  # commits before this one may differ from what others have seen: they were told, or will be
+    last_generation: int = 0  # numbers of generations up to this one are used up: they may be of a lost history
 
     @property
     def end(self) -> Position:
@@ -411,6 +412,7 @@ class Namespace:
     id: bytes = b""  # also in the name of a marker file in the storage root, so that a wrong root is recognised
     marked: bool = False  # that file was written, and read back
     upgrading: bool = False  # an upgrade from an older format was begun, and has not finished
+    rebuilding: bytes = b""  # it is being made from what storage has of the namespace with this id; nobody uses it yet
 
 
 @dataclass(frozen=True, slots=True)

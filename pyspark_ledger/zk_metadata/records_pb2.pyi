@@ -218,7 +218,7 @@ class SetBack(_message.Message):
     def __init__(self, found_ms: _Optional[int] = ..., found_by: _Optional[str] = ..., why: _Optional[str] = ..., next_commit: _Optional[int] = ..., ledger: _Optional[int] = ..., gc_epoch: _Optional[int] = ..., next_token: _Optional[int] = ...) -> None: ...
 
 class Head(_message.Message):
-    __slots__ = ("format", "uuid", "name", "schema_id", "ledger", "ledger_first_commit", "ledger_opened_ms", "ledger_bytes", "next_commit", "next_entry", "last_publish_ms", "records", "size", "gc_epoch", "index", "gc_kept", "tokens", "last_change", "last_commit", "operations", "generation", "replaced", "token_base", "trim", "pending", "set_back", "repaired", "going", "terminated_ms", "gc_gone")
+    __slots__ = ("format", "uuid", "name", "schema_id", "ledger", "ledger_first_commit", "ledger_opened_ms", "ledger_bytes", "next_commit", "next_entry", "last_publish_ms", "records", "size", "gc_epoch", "index", "gc_kept", "tokens", "last_change", "last_commit", "operations", "generation", "replaced", "token_base", "trim", "pending", "set_back", "repaired", "going", "terminated_ms", "gc_gone", "last_generation")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -249,6 +249,7 @@ class Head(_message.Message):
     GOING_FIELD_NUMBER: _ClassVar[int]
     TERMINATED_MS_FIELD_NUMBER: _ClassVar[int]
     GC_GONE_FIELD_NUMBER: _ClassVar[int]
+    LAST_GENERATION_FIELD_NUMBER: _ClassVar[int]
     format: int
     uuid: Name
     name: str
@@ -279,7 +280,8 @@ class Head(_message.Message):
     going: FileRef
     terminated_ms: int
     gc_gone: _containers.RepeatedCompositeFieldContainer[FileRef]
-    def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ..., name: _Optional[str] = ..., schema_id: _Optional[int] = ..., ledger: _Optional[int] = ..., ledger_first_commit: _Optional[int] = ..., ledger_opened_ms: _Optional[int] = ..., ledger_bytes: _Optional[int] = ..., next_commit: _Optional[int] = ..., next_entry: _Optional[int] = ..., last_publish_ms: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., gc_epoch: _Optional[int] = ..., index: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., tokens: _Optional[int] = ..., last_change: _Optional[bytes] = ..., last_commit: _Optional[bytes] = ..., operations: _Optional[_Iterable[bytes]] = ..., generation: _Optional[_Union[Generation, _Mapping]] = ..., replaced: _Optional[_Union[FileRef, _Mapping]] = ..., token_base: _Optional[int] = ..., trim: _Optional[_Union[Trim, _Mapping]] = ..., pending: _Optional[_Iterable[_Union[PendingRange, _Mapping]]] = ..., set_back: _Optional[_Union[SetBack, _Mapping]] = ..., repaired: _Optional[int] = ..., going: _Optional[_Union[FileRef, _Mapping]] = ..., terminated_ms: _Optional[int] = ..., gc_gone: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ...) -> None: ...
+    last_generation: int
+    def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ..., name: _Optional[str] = ..., schema_id: _Optional[int] = ..., ledger: _Optional[int] = ..., ledger_first_commit: _Optional[int] = ..., ledger_opened_ms: _Optional[int] = ..., ledger_bytes: _Optional[int] = ..., next_commit: _Optional[int] = ..., next_entry: _Optional[int] = ..., last_publish_ms: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., gc_epoch: _Optional[int] = ..., index: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., tokens: _Optional[int] = ..., last_change: _Optional[bytes] = ..., last_commit: _Optional[bytes] = ..., operations: _Optional[_Iterable[bytes]] = ..., generation: _Optional[_Union[Generation, _Mapping]] = ..., replaced: _Optional[_Union[FileRef, _Mapping]] = ..., token_base: _Optional[int] = ..., trim: _Optional[_Union[Trim, _Mapping]] = ..., pending: _Optional[_Iterable[_Union[PendingRange, _Mapping]]] = ..., set_back: _Optional[_Union[SetBack, _Mapping]] = ..., repaired: _Optional[int] = ..., going: _Optional[_Union[FileRef, _Mapping]] = ..., terminated_ms: _Optional[int] = ..., gc_gone: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., last_generation: _Optional[int] = ...) -> None: ...
 
 class ProducerState(_message.Message):
     __slots__ = ("name", "sequence", "query", "run", "past_runs", "digest", "records", "publish_ms", "per_record")
@@ -488,7 +490,7 @@ class Schema(_message.Message):
     def __init__(self, format: _Optional[int] = ..., id: _Optional[int] = ..., arrow: _Optional[bytes] = ...) -> None: ...
 
 class Namespace(_message.Message):
-    __slots__ = ("format", "storage", "created_ms", "no_deduplication", "id", "marked", "upgrading")
+    __slots__ = ("format", "storage", "created_ms", "no_deduplication", "id", "marked", "upgrading", "rebuilding")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     STORAGE_FIELD_NUMBER: _ClassVar[int]
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
@@ -496,6 +498,7 @@ class Namespace(_message.Message):
     ID_FIELD_NUMBER: _ClassVar[int]
     MARKED_FIELD_NUMBER: _ClassVar[int]
     UPGRADING_FIELD_NUMBER: _ClassVar[int]
+    REBUILDING_FIELD_NUMBER: _ClassVar[int]
     format: int
     storage: str
     created_ms: int
@@ -503,7 +506,8 @@ class Namespace(_message.Message):
     id: bytes
     marked: bool
     upgrading: bool
-    def __init__(self, format: _Optional[int] = ..., storage: _Optional[str] = ..., created_ms: _Optional[int] = ..., no_deduplication: bool = ..., id: _Optional[bytes] = ..., marked: bool = ..., upgrading: bool = ...) -> None: ...
+    rebuilding: bytes
+    def __init__(self, format: _Optional[int] = ..., storage: _Optional[str] = ..., created_ms: _Optional[int] = ..., no_deduplication: bool = ..., id: _Optional[bytes] = ..., marked: bool = ..., upgrading: bool = ..., rebuilding: _Optional[bytes] = ...) -> None: ...
 
 class Deleted(_message.Message):
     __slots__ = ("format", "uuid", "deleted_ms")
