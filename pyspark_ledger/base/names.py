@@ -22,7 +22,8 @@ _RECOVERY = "ledger-recovery-"
 _LOG_SNAPSHOT = re.compile(r".*/log-([0-9]{15})-([0-9]{15})-((?:[0-9a-f]{2})*)-[0-9a-f]{32}\.nodes", re.DOTALL)
 _READERS_SNAPSHOT = re.compile(r".*/readers-([0-9]{15})-[0-9a-f]{32}\.nodes", re.DOTALL)
 _NAMESPACE_SNAPSHOT = re.compile(r".*/namespace-([0-9]{15})-[0-9a-f]{32}\.nodes", re.DOTALL)
-_REBUILT = re.compile(r".*/rebuilt-((?:[0-9a-f]{2})+)", re.DOTALL)
+_REBUILT = re.compile(r".*/rebuilt-as-((?:[0-9a-f]{2})+)", re.DOTALL)
+_MADE_FROM = re.compile(r".*/made-from-((?:[0-9a-f]{2})+)", re.DOTALL)
 _STAGED = re.compile(r"([0-9a-f]{8}|[1-9a-f][0-9a-f]{8,15})/([0-9a-f]{32})\.arrow")
 
 
@@ -157,11 +158,21 @@ def parse_namespace_snapshot_file(path: str) -> int | None:
 
 def rebuilt_file(marker: str, namespace: bytes) -> str:
     """In a recovery folder: says which namespace was made from it, and goes on instead of it."""
-    return f"{recovery_folder(marker)}/rebuilt-{namespace.hex()}"
+    return f"{recovery_folder(marker)}/rebuilt-as-{namespace.hex()}"
 
 
 def parse_rebuilt_file(path: str) -> bytes | None:
     match = _REBUILT.fullmatch(path)
+    return bytes.fromhex(match[1]) if match else None
+
+
+def made_from_file(marker: str, namespace: bytes) -> str:
+    """In a recovery folder: says from which namespace this one is being made, or was."""
+    return f"{recovery_folder(marker)}/made-from-{namespace.hex()}"
+
+
+def parse_made_from_file(path: str) -> bytes | None:
+    match = _MADE_FROM.fullmatch(path)
     return bytes.fromhex(match[1]) if match else None
 
 

@@ -133,5 +133,9 @@ class Entities:
         return True
 
     def _blobs(self, entity: str) -> Blobs:
-        digest = xxhash.xxh3_128_hexdigest(entity.encode())
-        return Blobs(self._storage, names.entity_folder(self._outbox, digest), self._clock)
+        return Blobs(self._storage, folder_of(self._outbox, entity), self._clock)
+
+
+def folder_of(outbox: str, entity: str) -> str:
+    """Where the files of an entity are."""
+    return names.entity_folder(outbox, xxhash.xxh3_128_hexdigest(entity.encode()))
