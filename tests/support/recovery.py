@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -163,6 +163,7 @@ def dying(after: int) -> Iterator[Callable[[], int]]:
 
         return call
 
-    patched = {name: counted(getattr(LocalStorage, name)) for name in CALLS}
-    with mock.patch.multiple(LocalStorage, **patched):
+    with ExitStack() as stack:
+        for name in CALLS:
+            stack.enter_context(mock.patch.object(LocalStorage, name, counted(getattr(LocalStorage, name))))
         yield lambda: count
