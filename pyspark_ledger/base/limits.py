@@ -23,7 +23,9 @@ class Limits:
     acks_bytes: int = 500_000  # of one cursor: at least 125,000 gaps between acknowledged records
     remembered_operations: int = 16
     remembered_revisions: int = 16
-    kept_snapshots: int = 4  # of a topic's log in storage: if the newest is damaged, one before it is read
+    kept_snapshots: int = 4  # of a kind in storage: if the newest is damaged, one before it is read
+    backup_idle_s: float = 3600.0  # the namespace is backed up at least so often, even if nothing has changed
+    backup_bytes: int = 64 << 20  # of cursors and token groups that a round of backup has in memory
     kept_generations: int = 1_000  # older compactions that a planned batch may still read, at most
     gc_grace_ms: int = 24 * 3600 * 1000  # how long a gc epoch lasts at least: a batch may take so long
     gc_thorough_epochs: int = 30  # every so many epochs gc looks at all files, for those that were staged late
@@ -48,6 +50,7 @@ class Limits:
     gc_every_s: float = 600.0
     sinks_every_s: float = 6 * 3600.0
     condemned_every_s: float = 600.0
+    backup_every_s: float = 60.0
     gc_quiet_graces: int = 10  # a topic that nobody writes to is collected by maintenance once in so many graces
     standby_s: float = 2.0  # how often a maintainer that stands by looks whether it is needed
     failing_s: float = 3600.0  # how long maintenance waits at most before it tries again what has failed

@@ -20,8 +20,9 @@ _RANDOM = 10  # bytes of an id of a rewritten file that are random; the rest is 
 _MARKER = "ledger-namespace-"
 _RECOVERY = "ledger-recovery-"
 _LOG_SNAPSHOT = re.compile(r".*/log-([0-9]{15})-([0-9]{15})-((?:[0-9a-f]{2})*)-[0-9a-f]{32}\.nodes", re.DOTALL)
-_READERS_SNAPSHOT = re.compile(r".*/readers-([0-9]{15})-[0-9a-f]{32}\.nodes", re.DOTALL)
-_NAMESPACE_SNAPSHOT = re.compile(r".*/namespace-([0-9]{15})-[0-9a-f]{32}\.nodes", re.DOTALL)
+_READERS_SNAPSHOT = re.compile(r".*/readers-([0-9]{15})-([0-9a-f]{32})\.nodes", re.DOTALL)
+_NAMESPACE_SNAPSHOT = re.compile(r"[^/]*/namespace-([0-9]{15})-([0-9a-f]{32})\.nodes")
+_UNFINISHED = re.compile(r".*/unfinished-([0-9]{15})-[0-9a-f]{32}", re.DOTALL)
 _REBUILT = re.compile(r".*/rebuilt-as-((?:[0-9a-f]{2})+)", re.DOTALL)
 _MADE_FROM = re.compile(r".*/made-from-((?:[0-9a-f]{2})+)", re.DOTALL)
 _STAGED = re.compile(r"([0-9a-f]{8}|[1-9a-f][0-9a-f]{8,15})/([0-9a-f]{32})\.arrow")
@@ -68,6 +69,25 @@ def zookeeper_address(asked: str | None) -> str:
     return asked or os.environ.get("LEDGER_ZOOKEEPER") or DEFAULT_ZOOKEEPER
 
 
+def zookeeper_place(address: str) -> str:
+    """A connect string without anything secret in it: hosts with their ports, and the chroot."""
+    hosts, chroot = _parts_of(address)
+    return ",".join(hosts) + (f"/{chroot}" if chroot else "")
+
+
+def is_same_zookeeper(one: str, other: str) -> bool:
+    """Whether two connect strings have a server in common, and the same chroot. Hosts are compared as they are
+    written."""
+    (hosts, chroot), (other_hosts, other_chroot) = _parts_of(one), _parts_of(other)
+    return chroot == other_chroot and not {*hosts}.isdisjoint(other_hosts)
+
+
+def _parts_of(address: str) -> tuple[list[str], str]:
+    hosts, _, chroot = address.rpartition("@")[2].partition("/")
+    found = [host.strip() for host in hosts.split(",") if host.strip()]
+    return [host if re.search(r":[0-9]+$", host) else f"{host}:2181" for host in found], chroot.strip("/")
+
+
 def this_process() -> str:
     """This process, for messages to people."""
     return f"process {os.getpid()} on {socket.gethostname()}"
@@ -106,6 +126,10 @@ def marker_file(namespace: bytes) -> str:
     return f"{_MARKER}{namespace.hex()}"
 
 
+def is_marker_file(name: str) -> bool:
+    return name.startswith(_MARKER)
+
+
 def recovery_folder(marker: str) -> str:
     """Right below the root: what is needed to make a namespace again if ZooKeeper has lost it. ``marker`` is the name
     of the namespace's marker file: so namespaces that share a root have a folder each."""
@@ -116,14 +140,15 @@ def recovery_folder_of_topic(marker: str, uuid: str) -> str:
     return f"{recovery_folder(marker)}/{uuid}"
 
 
-def log_snapshot_file(folder: str, next_commit: int, written_ms: int, last_commit: bytes, uid: bytes) -> str:
+def log_snapshot_file(folder: str, next_commit: int, written_ms: int, last_commit: bytes, mark: bytes) -> str:
     """The order of names is the order of snapshots. The last commit is in the name, so that a rollback of ZooKeeper
-    shows without reading the file."""
-    return f"{folder}/log-{next_commit:015d}-{written_ms:015d}-{last_commit.hex()}-{uid.hex()}.nodes"
+    shows without reading the file; and so is a hash that stands for the state of the topic."""
+    return f"{folder}/log-{next_commit:015d}-{written_ms:015d}-{last_commit.hex()}-{mark.hex()}.nodes"
 
 
 def parse_log_snapshot_file(path: str) -> tuple[int, int, bytes] | None:
-    """The next commit, when it was written, and the id of the last commit; None if it is another file."""
+    """The next commit, when it was written, and the id of the last commit; None if it is another file. (Its mark:
+    :func:`snapshot_mark`.)"""
     match = _LOG_SNAPSHOT.fullmatch(path)
     return (int(match[1]), int(match[2]), bytes.fromhex(match[3])) if match else None
 
@@ -136,24 +161,42 @@ def parse_recovery_folder(name: str) -> bytes | None:
         return None
 
 
-def readers_snapshot_file(folder: str, written_ms: int, uid: bytes) -> str:
-    return f"{folder}/readers-{written_ms:015d}-{uid.hex()}.nodes"
+def readers_snapshot_file(folder: str, written_ms: int, mark: bytes) -> str:
+    """``mark``: a hash of what is in it, so that a process that has just started knows without reading it whether it is
+    still true."""
+    return f"{folder}/readers-{written_ms:015d}-{mark.hex()}.nodes"
 
 
-def parse_readers_snapshot_file(path: str) -> int | None:
-    """When it was written; None if it is another file."""
+def parse_readers_snapshot_file(path: str) -> tuple[int, bytes] | None:
+    """When it was written, and the hash; None if it is another file."""
     match = _READERS_SNAPSHOT.fullmatch(path)
-    return int(match[1]) if match else None
+    return (int(match[1]), bytes.fromhex(match[2])) if match else None
 
 
-def namespace_snapshot_file(folder: str, written_ms: int, uid: bytes) -> str:
-    return f"{folder}/namespace-{written_ms:015d}-{uid.hex()}.nodes"
+def namespace_snapshot_file(folder: str, written_ms: int, mark: bytes) -> str:
+    return f"{folder}/namespace-{written_ms:015d}-{mark.hex()}.nodes"
 
 
-def parse_namespace_snapshot_file(path: str) -> int | None:
-    """When it was written; None if it is another file."""
+def parse_namespace_snapshot_file(path: str) -> tuple[int, bytes] | None:
+    """When it was written, and the hash of what is in it; None if it is another file."""
     match = _NAMESPACE_SNAPSHOT.fullmatch(path)
+    return (int(match[1]), bytes.fromhex(match[2])) if match else None
+
+
+def unfinished_snapshot_file(folder: str, written_ms: int, uid: bytes) -> str:
+    """A snapshot while it is written: it gets its name when all of it is there."""
+    return f"{folder}/unfinished-{written_ms:015d}-{uid.hex()}"
+
+
+def parse_unfinished_snapshot_file(path: str) -> int | None:
+    """When it was begun; None if it is another file."""
+    match = _UNFINISHED.fullmatch(path)
     return int(match[1]) if match else None
+
+
+def snapshot_mark(path: str) -> bytes:
+    """The hash in the name of a snapshot of any kind."""
+    return bytes.fromhex(path.removesuffix(".nodes")[-32:])
 
 
 def rebuilt_file(marker: str, namespace: bytes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK
+from pyspark_ledger.base.names import zookeeper_address
 from pyspark_ledger.cli.base import Command, Session
 from pyspark_ledger.errors import InvalidInput
 
@@ -31,7 +32,8 @@ def exporter(session: Session, port: int, host: str, max_producers: int) -> None
     from pyspark_ledger.metrics.requests import TimedMetadata
 
     registry = CollectorRegistry()
-    with client_of(OpenNamespace(TimedMetadata(session.metadata(_TIMEOUT_S), registry))) as client:
+    metadata = TimedMetadata(session.metadata(_TIMEOUT_S), registry)
+    with client_of(OpenNamespace(metadata, address=zookeeper_address(session.zookeeper))) as client:
         registry.register(LedgerCollector(client, max_producers=max_producers))
         try:
             server, _ = start_http_server(port, host, registry)

@@ -70,6 +70,7 @@ def _storage(home: LocalHome, asked: str | None) -> str:
         if namespace.metadata.read(NamespaceKey()) is None:
             asked = asked or os.environ.get("LEDGER_STORAGE") or str(home.storage)
     with closing(open_namespace(home.address, asked)) as namespace:
+        home.note_marker(namespace.storage.uri, namespace.storage.marker)
         return namespace.storage.uri
 
 
@@ -86,10 +87,23 @@ def down(session: Session, purge: bool, yes: bool) -> None:
         session.require_yes(yes, f"delete everything in {home.folder}", rows)
     stopped = home.stop()
     if purge:
+        _remove_marker(session, home)
         home.purge()
     did = "stopped" if stopped else "was not running"
     kept = f"deleted {', '.join(contents) or 'nothing'}" if purge else f"data stay in {home.folder}"
     session.output.done(f"ZooKeeper {did}; {kept}", {"stopped": stopped, "deleted": list(contents) if purge else []})
+
+
+def _remove_marker(session: Session, home: LocalHome) -> None:
+    """A storage root outside of the home stays. Without the marker the next 'up' may use it again."""
+    if home.marker is not None:
+        from pyspark_ledger.files.storage import open_storage
+
+        root, name = home.marker
+        try:
+            open_storage(root).delete(name)
+        except LedgerError as error:
+            session.output.note(f"the marker {name} stays in {root}: {error}")
 
 
 @click.command(cls=Command)

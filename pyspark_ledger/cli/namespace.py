@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from pyspark_ledger.base.names import zookeeper_address
 from pyspark_ledger.cli.base import Commands, Session
 from pyspark_ledger.cli.output import Row
 from pyspark_ledger.cli.rows import moment
 
 if TYPE_CHECKING:
+    from pyspark_ledger.lifecycle.backup_file import BackedUp
     from pyspark_ledger.lifecycle.namespace_gc import NamespaceRun
     from pyspark_ledger.lifecycle.upgrade import Plan
     from pyspark_ledger.log.namespace import OpenNamespace
@@ -35,7 +38,7 @@ def upgrade(session: Session, dry_run: bool, yes: bool) -> None:
     from pyspark_ledger.zk_metadata.codec import FORMAT
 
     with closing(session.metadata()) as metadata:
-        work = Upgrade(metadata, say=session.output.note)
+        work = Upgrade(metadata, say=session.output.note, address=zookeeper_address(session.zookeeper))
         plan = work.plan()
         if plan.is_done:
             session.output.done(f"the namespace is of format {FORMAT} already: nothing to do", _shown(plan))
@@ -156,3 +159,50 @@ def _remove_folder(session: Session, namespace: OpenNamespace, uuid: str, yes: b
     session.require_yes(yes, what, [row])
     namespace_gc.remove_folder(namespace, uuid)
     session.output.done(f"{found.where}: removed, {found.files:,} files", row)
+
+
+# -- backup -----------------------------------------------------------------------------------------------------
+
+
+@namespace.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--overwrite", is_flag=True, help="Replace the file if there is one.")
+@click.pass_obj
+def backup(session: Session, file: Path, overwrite: bool) -> None:
+    """Write everything that ZooKeeper knows into one file.
+
+    That are all topics with their subscriptions and token groups, and the entities of outboxes. The data files are not
+    in it: copy the storage too. Maintenance does the same into the storage, every minute; this is for a copy that is
+    kept elsewhere. It changes nothing, and others may go on meanwhile."""
+    from pyspark_ledger.lifecycle import backup_file
+
+    with closing(session.open_namespace()) as here, session.output.progress() as progress:
+        done = backup_file.write(here, file, overwrite=overwrite, progress=progress)
+    session.output.facts(_backed_up(done))
+    session.output.note(f"{file} is written. It does not contain the data files: copy {done.storage} too, after this")
+    if done.failed:
+        raise click.exceptions.Exit(1)
+
+
+def _backed_up(done: BackedUp) -> Row:
+    shown: Row = {
+        "file": str(done.file),
+        "bytes": done.bytes,
+        "storage": done.storage,
+        "contains_data_files": False,
+        "entities": done.entities,
+        "topics": [
+            {
+                "topic": topic.name,
+                "last_commit": topic.last_commit,
+                "published": moment(topic.last_publish_ms) if topic.last_publish_ms else None,
+                "records": topic.records,
+                "subscriptions": topic.subscriptions,
+                "token_groups": topic.groups,
+                "set_back": topic.set_back,
+            }
+            for topic in done.topics
+        ],
+    }
+    failed = [{"what": what, "error": str(error)} for what, error in done.failed.items()]
+    return {**shown, "failed": failed} if failed else shown

@@ -112,6 +112,12 @@ class Storage(ABC):
         below = (path[above:] for path in self.list(folder))
         return sorted({path.partition("/")[0] for path in below if "/" in path})
 
+    def files(self, folder: str) -> Sequence[str]:
+        """The names of the files right below a folder, in order, without looking into the folders below it; none if the
+        folder is not there. With an empty name: right below the root."""
+        above = len(folder) + 1 if folder else 0
+        return sorted(path[above:] for path in self.list(folder) if "/" not in path[above:])
+
     @abstractmethod
     def delete(self, path: str) -> None: ...
 
@@ -272,6 +278,14 @@ class LocalStorage(Storage):
         with disk_errors("list", full):
             try:
                 return sorted(entry.name for entry in os.scandir(full) if entry.is_dir())
+            except FileNotFoundError:
+                return []
+
+    def files(self, folder: str) -> Sequence[str]:
+        full = self._root / folder
+        with disk_errors("list", full):
+            try:
+                return sorted(entry.name for entry in os.scandir(full) if entry.is_file())
             except FileNotFoundError:
                 return []
 
@@ -474,10 +488,17 @@ class ObjectStorage(Storage):
                 yield info.path[len(self._root) + 1 :]
 
     def folders(self, folder: str) -> Sequence[str]:
+        return self._right_below(folder, pa.fs.FileType.Directory)
+
+    def files(self, folder: str) -> Sequence[str]:
+        return self._right_below(folder, pa.fs.FileType.File)
+
+    def _right_below(self, folder: str, kind: pa.fs.FileType) -> Sequence[str]:
+        """An object store answers with a thousand names at a time, of which a folder is one, whatever is in it."""
         selector = pa.fs.FileSelector(f"{self._root}/{folder}".rstrip("/"), allow_not_found=True)
         with _store_errors("list", self.where(folder)):
             found = self._fs.get_file_info(selector)
-        return sorted(info.base_name for info in found if info.type == pa.fs.FileType.Directory)
+        return sorted(info.base_name for info in found if info.type == kind)
 
     def delete(self, path: str) -> None:
         with _store_errors("delete", self.where(path)), contextlib.suppress(FileNotFoundError):

@@ -7,12 +7,16 @@ does it, once, as it can be done by hand. None relies on being the only one that
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.compaction.run import compact
+from pyspark_ledger.errors import LedgerError
 from pyspark_ledger.lifecycle import condemned, gc, old_sinks, retention, rewriting, subscriptions
+from pyspark_ledger.lifecycle.backup import NAMESPACE, Backup
 from pyspark_ledger.lifecycle.looking import Seen
 from pyspark_ledger.lifecycle.rates import Pace
 from pyspark_ledger.log import scan, seal, trimmed
@@ -33,6 +37,19 @@ class Done:
     again_ms: int | None = 0  # None: only if the topic changes
     warning: str = ""  # a state that somebody should know of: said once,
     about: object = None  # and again when this changes
+    failed: Mapping[str, LedgerError] = field(default_factory=dict)  # of an action on the namespace: by topic
+
+
+@dataclass
+class ActionStats:
+    """What an action has done since this process started."""
+
+    runs: int = 0  # rounds
+    failures: int = 0  # topics that failed, in all rounds
+    failing: int = 0  # topics that fail now
+    last_success_ms: int = 0  # when a round ended in which nothing failed; of backup, also before this process started
+    seconds: float = 0.0
+    done: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +68,11 @@ class TopicAction:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceAction:
+    """``start`` gives what does a round, and may remember something until the next one."""
+
     name: str
     every_s: Callable[[Limits], float]
-    run: Callable[[OpenNamespace, Pace], Done]
+    start: Callable[[OpenNamespace, ActionStats], Callable[[Pace], Done]]
     heavy: bool = False
 
 
@@ -199,8 +218,16 @@ def _expire(log: Log, _pace: Pace) -> Done:
 # -- the namespace --------------------------------------------------------------------------------------------------
 
 
-def _sinks(namespace: OpenNamespace, pace: Pace) -> Done:
+def _sinks(namespace: OpenNamespace, _stats: ActionStats) -> Callable[[Pace], Done]:
+    return partial(_remove_unused_sinks, namespace)
+
+
+def _remove_unused_sinks(namespace: OpenNamespace, pace: Pace) -> Done:
     return Done({"nodes": old_sinks.remove_unused(namespace, pace.step)})
+
+
+def _condemned(namespace: OpenNamespace, _stats: ActionStats) -> Callable[[Pace], Done]:
+    return partial(_finish, namespace)
 
 
 def _finish(namespace: OpenNamespace, pace: Pace) -> Done:
@@ -214,6 +241,23 @@ def _finish(namespace: OpenNamespace, pace: Pace) -> Done:
     return Done(numbers, warning=errors, about=failed)
 
 
+def _backup(namespace: OpenNamespace, stats: ActionStats) -> Callable[[Pace], Done]:
+    backup = Backup(namespace)
+
+    def run(pace: Pace) -> Done:
+        """An error is no reason to wait longer than until the next round."""
+        try:
+            backup.look()
+            stats.last_success_ms = max(stats.last_success_ms, backup.last_ms)
+            done = backup.run(pace)
+        except LedgerError as error:
+            return Done(failed={NAMESPACE: error})
+        numbers = {"logs": done.logs, "readers": done.readers, "namespaces": done.namespaces}
+        return Done(numbers, failed=done.failed)
+
+    return run
+
+
 # In this order: what makes work for another comes before it.
 ACTIONS: tuple[Action, ...] = (
     TopicAction("seal", lambda limits: limits.seal_every_s, _can_seal, _seal, _as_it_is),
@@ -224,6 +268,7 @@ ACTIONS: tuple[Action, ...] = (
     TopicAction("rewrite", lambda limits: limits.rewrite_every_s, _can_rewrite, _rewrite, _rewritten_by, heavy=True),
     TopicAction("gc", lambda limits: limits.gc_every_s, _can_collect, _collect, _as_it_is, heavy=True),
     NamespaceAction("sinks", lambda limits: limits.sinks_every_s, _sinks),
-    NamespaceAction("condemned", lambda limits: limits.condemned_every_s, _finish),
+    NamespaceAction("condemned", lambda limits: limits.condemned_every_s, _condemned),
+    NamespaceAction("backup", lambda limits: limits.backup_every_s, _backup),
 )
 NAMES = tuple(action.name for action in ACTIONS)

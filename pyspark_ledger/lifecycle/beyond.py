@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from pyspark_ledger.errors import CorruptData, InvalidInput, Unavailable
 from pyspark_ledger.lifecycle.jump import Known
-from pyspark_ledger.lifecycle.saved import check_usable
+from pyspark_ledger.lifecycle.rebuild_sources import check_usable
 from pyspark_ledger.log import snapshots
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.snapshots import Listed, LogSnapshot

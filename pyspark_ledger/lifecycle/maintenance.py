@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from pyspark_ledger.base.names import this_process
 from pyspark_ledger.errors import LedgerError, OutcomeUnknown
-from pyspark_ledger.lifecycle.actions import ACTIONS, Action
+from pyspark_ledger.lifecycle.actions import ACTIONS, Action, ActionStats
 from pyspark_ledger.lifecycle.rates import Pace
-from pyspark_ledger.lifecycle.rounds import ActionStats, Rounds, Stopped
+from pyspark_ledger.lifecycle.rounds import Rounds, Stopped
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.ephemeral import Ephemeral
 from pyspark_ledger.metadata.port import MaintainerKey
@@ -108,6 +108,10 @@ class Maintenance:
     def stats(self) -> dict[str, ActionStats]:
         """By the action's name."""
         return {name: stats for lane in self._lanes for name, stats in lane.rounds.stats.items()}
+
+    def now_ms(self) -> int:
+        """The clock that the stats were taken by."""
+        return self._clock.now_ms()
 
     @property
     def health(self) -> Health:

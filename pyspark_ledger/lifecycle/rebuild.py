@@ -31,13 +31,16 @@ from pyspark_ledger.base.paging import pages
 from pyspark_ledger.errors import Conflict, CorruptData, InvalidInput, OutcomeUnknown
 from pyspark_ledger.files.storage import Storage, normalise_uri, open_storage
 from pyspark_ledger.files.topicfiles import TopicFiles
-from pyspark_ledger.lifecycle import rebuild_plan, saved
+from pyspark_ledger.lifecycle import rebuild_plan
+from pyspark_ledger.lifecycle.backup import Backup
 from pyspark_ledger.lifecycle.jump import Jump, Known
+from pyspark_ledger.lifecycle.rates import Pace
 from pyspark_ledger.lifecycle.rebuild_plan import RebuildPlan
 from pyspark_ledger.lifecycle.rebuild_readers import readers_of
-from pyspark_ledger.lifecycle.saved import Nodes, Part, Saved, SavedTopic
-from pyspark_ledger.log import root, snapshots, topics
-from pyspark_ledger.log.log import Log
+from pyspark_ledger.lifecycle.rebuild_sources import SavedNamespace, SavedTopic
+from pyspark_ledger.lifecycle.saving import Records, file_of
+from pyspark_ledger.log import root, topics
+from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.port import (
     AnyKey,
     Check,
@@ -75,11 +78,12 @@ Progress = Callable[[str, int, int], None]  # what is done, how much of it, and 
 class Source(Protocol):
     """Where a namespace was saved."""
 
-    def read(self) -> Saved: ...
+    def read(self) -> SavedNamespace: ...
 
 
 class Rebuild:
-    """Makes one namespace in the storage root ``uri``, whose files are there."""
+    """Makes one namespace in the storage root ``uri``, whose files are there. ``address`` is ZooKeeper's connect
+    string."""
 
     def __init__(
         self,
@@ -89,8 +93,10 @@ class Rebuild:
         *,
         limits: Limits = DEFAULT_LIMITS,
         clock: Clock = SYSTEM_CLOCK,
+        address: str = "",
         progress: Progress = lambda *_: None,
     ) -> None:
+        self._address = address
         self._metadata, self._uri, self._source = metadata, normalise_uri(uri), source
         self._limits, self._clock, self._progress = limits, clock, progress
         self._transactions = Transactions(metadata, limits, clock)
@@ -107,7 +113,7 @@ class Rebuild:
         self._check_empty(found)
         return rebuild_plan.of(open_storage(self._uri), found, self._limits)
 
-    def _check_empty(self, found: Saved) -> Namespace | None:
+    def _check_empty(self, found: SavedNamespace) -> Namespace | None:
         """The record that an interrupted run has made; None if there is none."""
         node = find(self._metadata, NamespaceKey())
         if node is not None and node.record.rebuilding == found.id and node.record.storage == self._uri:
@@ -137,7 +143,7 @@ class Rebuild:
         logger.warning("rebuilt namespace=%s as=%s topics=%d", found.id.hex(), storage.marker, len(found.topics))
         return plan
 
-    def _begin(self, found: Saved) -> Storage:
+    def _begin(self, found: SavedNamespace) -> Storage:
         """Makes the record and the new marker file, and removes the old one."""
         record = self._check_empty(found)
         if record is None:
@@ -152,7 +158,7 @@ class Rebuild:
             record = self._transactions.make(NamespaceKey(), record, "the namespace").record
             if record.rebuilding != found.id:
                 raise Conflict("somebody has made a namespace at this address meanwhile: nothing was changed")
-        record = root.finish_namespace(self._metadata, open_storage(self._uri), self._clock)
+        record = root.finish_namespace(self._metadata, open_storage(self._uri), self._clock, address=self._address)
         self._take_over(record)
         storage = open_storage(self._uri, names.marker_file(record.id))
         self._mark(storage, names.made_from_file(storage.marker, found.id))
@@ -183,8 +189,9 @@ class Rebuild:
                 continue
         raise Conflict("the namespace's record cannot be changed: others do so all the time; try again")
 
-    def _finish(self, storage: Storage, found: Saved) -> None:
-        """What was used is marked before anybody can use the namespace."""
+    def _finish(self, storage: Storage, found: SavedNamespace) -> None:
+        """From now on it can be rebuilt itself. Only then what was used is marked, and only then can it be used."""
+        self._back_up(storage)
         node = find(self._metadata, NamespaceKey())
         assert node is not None
         self._mark(storage, names.rebuilt_file(names.marker_file(found.id), node.record.id))
@@ -197,6 +204,13 @@ class Rebuild:
             return None if now is None or now.record.rebuilding else True
 
         self._send([done], look, "the namespace's record")
+
+    def _back_up(self, storage: Storage) -> None:
+        """One round. It changes nothing but files in the recovery folder of the namespace."""
+        here = OpenNamespace(self._metadata, storage, address=self._address, limits=self._limits, clock=self._clock)
+        done = Backup(here).run(Pace(self._clock, lambda _: None))
+        if done.failed:
+            raise next(iter(done.failed.values()))
 
     # -- a topic -------------------------------------------------------------------------------------------------------
 
@@ -212,7 +226,6 @@ class Rebuild:
             self._create(ops, f"topic '{name}'")
             self._make_readers(storage, topic, head)
             self._create([Create(TopicKey(name), topic.log.topic)], f"topic '{name}'")
-        self._leave_snapshots(storage, topic)
 
     def _log_nodes(self, storage: Storage, topic: SavedTopic) -> tuple[Head, list[Op]]:
         log, uuid = topic.log, topic.log.head.uuid
@@ -240,26 +253,16 @@ class Rebuild:
         chunks = {key: blobs.moved(key, record) for key, record in nodes.chunks.items()}
         self._create([*_creations(chunks.items()), *_creations(nodes.blocks.items())], f"{what}: its tokens")
 
-    def _leave_snapshots(self, storage: Storage, topic: SavedTopic) -> None:
-        """Of what was made, so that it can be rebuilt again from now on. Nobody can use it yet, so it is as it was
-        made."""
-        log = Log(self._metadata, storage, topic.log.topic, limits=self._limits, clock=self._clock)
-        if not snapshots.listed(storage, topic.log.head.uuid):
-            snapshots.write(storage, snapshots.take(log), self._clock)
-        part = topic.readers
-        if part.nodes:
-            saved.write_readers(storage, topic.log.head.uuid, self._as_made(storage, part.nodes), self._clock)
-
     # -- the rest ------------------------------------------------------------------------------------------------------
 
-    def _make_rest(self, storage: Storage, found: Saved) -> None:
+    def _make_rest(self, storage: Storage, found: SavedNamespace) -> None:
         nodes, blobs = found.rest.nodes, _Blobs(storage, found.rest.files, self._limits)
         entities = {key: record for key, record in nodes.items() if isinstance(key, EntityKey)}
         outboxes = {key.outbox for key in nodes if isinstance(key, EntityKey | OutboxKey)}
         queries = {key.query for key in nodes if isinstance(key, SinkTopicKey)}
-        parents: Nodes = {OutboxKey(outbox): Marker() for outbox in sorted(outboxes)}
+        parents: Records = {OutboxKey(outbox): Marker() for outbox in sorted(outboxes)}
         parents |= {SinkKey(query): Marker() for query in sorted(queries)}
-        kept: Nodes = {
+        kept: Records = {
             key: record for key, record in nodes.items() if isinstance(key, DeletedKey | CondemnedKey | SinkTopicKey)
         }
         now_ms = self._clock.now_ms()
@@ -271,28 +274,8 @@ class Rebuild:
         if any(cast(Entity, record).file is not None for record in entities.values()):
             storage.make_folder(names.OUTBOXES_FOLDER)
         for page in pages(list(entities.items()), _TOGETHER):
-            moved: Nodes = {key: blobs.moved(key, cast(Entity, record)) for key, record in page}
+            moved: Records = {key: blobs.moved(key, cast(Entity, record)) for key, record in page}
             self._create_missing(moved, "entities")
-        made = [key for key in nodes if not isinstance(key, NamespaceKey | TopicKey)]
-        listed: Nodes = {TopicKey(topic.log.topic.name): topic.log.topic for topic in found.topics}
-        part = self._as_made(storage, dict.fromkeys(made, Marker()))
-        record = find(self._metadata, NamespaceKey())
-        assert record is not None
-        own: Nodes = {NamespaceKey(): replace(record.record, rebuilding=b"")}
-        saved.write_namespace(storage, replace(part, nodes={**part.nodes, **listed, **own}), self._clock)
-
-    def _as_made(self, storage: Storage, keys: Iterable[AnyKey]) -> Part:
-        """Nodes as they are in ZooKeeper now, with the contents of the files that they name."""
-        wanted = [cast("Key[NodeRecord]", key) for key in keys]
-        found = [node for page in pages(wanted, _TOGETHER) for node in self._metadata.read_many(page)]
-        pairs = zip(wanted, found, strict=True)
-        nodes: Nodes = {cast(AnyKey, key): node.record for key, node in pairs if node is not None}
-        files = {}
-        for key, record in nodes.items():
-            if isinstance(record, TokenChunk | Entity) and record.file is not None:
-                path = names.versioned_file(saved.blob_folder(key), record.file.epoch, record.file.uid)
-                files[path] = bytes(storage.read(path, 0, record.file.length).to_pybytes())
-        return Part(self._clock.now_ms(), nodes, files)
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -330,9 +313,10 @@ class _Blobs:
         self._storage, self._files, self._limits = storage, files, limits
 
     def moved(self, key: AnyKey, record: Blob) -> Blob:
-        return record if record.file is None else replace(record, file=self._moved(record.file, saved.blob_folder(key)))
+        kept = file_of(key, record)
+        return record if kept is None else replace(record, file=self._moved(*kept))
 
-    def _moved(self, file: FileRef, folder: str) -> FileRef:
+    def _moved(self, folder: str, file: FileRef) -> FileRef:
         """The same name however often it is copied: an interrupted run leaves nothing that is not used by the next. It
         has a later version than any that a process of the old ZooKeeper will delete."""
         before = names.versioned_file(folder, file.epoch, file.uid)

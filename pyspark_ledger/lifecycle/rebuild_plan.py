@@ -15,7 +15,7 @@ from pyspark_ledger.errors import CorruptData, Unavailable
 from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.files.topicfiles import TopicFiles
 from pyspark_ledger.lifecycle.rebuild_readers import is_past_end
-from pyspark_ledger.lifecycle.saved import LeftOut, Saved, SavedTopic
+from pyspark_ledger.lifecycle.rebuild_sources import LeftOut, SavedNamespace, SavedTopic
 from pyspark_ledger.log import generations
 from pyspark_ledger.log.index import Index
 from pyspark_ledger.log.snapshots import LogSnapshot
@@ -93,7 +93,7 @@ class RebuildPlan:
     warnings: tuple[str, ...] = ()
 
 
-def of(storage: Storage, found: Saved, limits: Limits) -> RebuildPlan:
+def of(storage: Storage, found: SavedNamespace, limits: Limits) -> RebuildPlan:
     warnings = list(found.unusable)
     if not found.rest.written_ms:
         warnings.append(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pyspark_ledger.base.clock import Clock
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.runs import Runs
-from pyspark_ledger.lifecycle.saved import SavedTopic
+from pyspark_ledger.lifecycle.rebuild_sources import SavedTopic
 from pyspark_ledger.log import trimmed
 from pyspark_ledger.metadata.port import CursorKey, TokenBlockKey, TokenChunkKey, TokenGroupKey
 from pyspark_ledger.metadata.records import Cursor, Head, PastRevision, Policies, TokenBlock, TokenChunk, TokenGroup

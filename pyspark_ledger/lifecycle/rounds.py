@@ -6,12 +6,11 @@ A topic that fails does not stop the others. Its error is said once, and it is t
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from pyspark_ledger.errors import LedgerError
-from pyspark_ledger.lifecycle.actions import Action, Done, NamespaceAction, TopicAction
+from pyspark_ledger.lifecycle.actions import Action, ActionStats, Done, NamespaceAction, TopicAction
 from pyspark_ledger.lifecycle.looking import Look, Seen
 from pyspark_ledger.lifecycle.rates import Pace
 from pyspark_ledger.lifecycle.schedule import Failures, Interval
@@ -28,18 +27,6 @@ _OTHERS_TURN = {"LEDGER_COMPACTION_RUNNING", "LEDGER_COMPACTION_FENCED", "LEDGER
 
 class Stopped(Exception):
     """Maintenance was asked to stop. Whatever it was doing can be left where it is."""
-
-
-@dataclass
-class ActionStats:
-    """What an action has done since this process started."""
-
-    runs: int = 0  # rounds
-    failures: int = 0  # topics that failed, in all rounds
-    failing: int = 0  # topics that fail now
-    last_success_ms: int = 0  # when a round ended in which nothing failed
-    seconds: float = 0.0
-    done: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +49,7 @@ class Rounds:
         self._notes: dict[tuple[str, str], _Note] = {}
         self._warned: dict[tuple[str, str], object] = {}
         self.stats = {name: ActionStats() for name in (*(action.name for action in actions), _LOOK)}
+        self._runs = {a.name: a.start(namespace, self.stats[a.name]) for a in actions if isinstance(a, NamespaceAction)}
 
     @property
     def remaining(self) -> float:
@@ -141,7 +129,17 @@ class Rounds:
 
     def _on_namespace(self, action: NamespaceAction) -> None:
         if not self._failures.is_waiting(action.name, _NAMESPACE):
-            self._attempt(action, _NAMESPACE, lambda: action.run(self._namespace, self._pace))
+            done = self._attempt(action, _NAMESPACE, lambda: self._runs[action.name](self._pace))
+            if done is not None:
+                self._note_failed(action.name, done.failed)
+
+    def _note_failed(self, action: str, failed: Mapping[str, LedgerError]) -> None:
+        """Of an action that has done what it could. It is tried again with the next round."""
+        for topic in self._failures.of(action):
+            if topic not in failed and self._failures.succeeded(action, topic):
+                logger.info("works again action=%s topic=%s", action, topic)
+        for topic, error in failed.items():
+            self._failed(action, topic, error, 0.0)
 
     def _attempt(self, action: Action, topic: str, run: Callable[[], Done]) -> Done | None:
         """None if it failed, or somebody else is doing it."""
@@ -187,7 +185,7 @@ class Rounds:
             logger.warning("topic=%s action=%s: %s", topic, action, warning)
 
     def _forget_all_but(self, there: set[str]) -> None:
-        self._failures.forget_all_but(there)
+        self._failures.forget_all_but(there, {*self.stats} - {*self._runs})
         self._warned = {key: about for key, about in self._warned.items() if key[1] in there}
         uuids = self._look.uuids
         self._notes = {key: note for key, note in self._notes.items() if key[1] in uuids}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from pyspark_ledger.base.clock import Clock
@@ -58,8 +59,12 @@ class Failures:
 
     def count(self, action: str) -> int:
         """How many topics fail."""
-        return sum(failing == action for failing, _ in self._found)
+        return len(self.of(action))
 
-    def forget_all_but(self, topics: set[str]) -> None:
-        """Those that were deleted fail no more."""
-        self._found = {key: failure for key, failure in self._found.items() if key[1] in topics}
+    def of(self, action: str) -> list[str]:
+        """The topics that fail."""
+        return [topic for failing, topic in self._found if failing == action]
+
+    def forget_all_but(self, topics: set[str], actions: Container[str]) -> None:
+        """Those that were deleted fail no more, whatever was done with them by these actions."""
+        self._found = {key: found for key, found in self._found.items() if key[1] in topics or key[0] not in actions}

@@ -104,7 +104,8 @@ class Plan:
 
 
 class Upgrade:
-    """The upgrade of one namespace. ``say`` is told what is done, for people."""
+    """The upgrade of one namespace. ``say`` is told what is done, for people; ``address`` is ZooKeeper's connect
+    string."""
 
     def __init__(
         self,
@@ -113,8 +114,10 @@ class Upgrade:
         limits: Limits = DEFAULT_LIMITS,
         clock: Clock = SYSTEM_CLOCK,
         say: Say = lambda _: None,
+        address: str = "",
     ) -> None:
         self._metadata, self._limits, self._clock, self._say = metadata, limits, clock, say
+        self._address = address
         self._old = Format1(metadata)
         self._transactions = Transactions(metadata, limits, clock, self._refused)
 
@@ -266,7 +269,7 @@ class Upgrade:
         self._say("the namespace is of format 2 from now on, and cannot be used before the upgrade is finished")
 
     def _finish(self, storage: Storage) -> None:
-        finish_namespace(self._metadata, storage, self._clock)
+        finish_namespace(self._metadata, storage, self._clock, address=self._address)
         self._change_namespace(lambda found: replace(found, upgrading=False))
 
     def _change_namespace(self, edit: Callable[[Namespace], Namespace | None]) -> None:

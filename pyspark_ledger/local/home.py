@@ -37,6 +37,7 @@ class LocalHome:
         self._log = self.folder / "zookeeper.log"
         self._maintainer_pid_file = self.folder / "maintain.pid"
         self._maintainer_log = self.folder / "maintain.log"
+        self._marker_file = self.folder / "marker"
 
     @property
     def pid(self) -> int | None:
@@ -140,6 +141,19 @@ class LocalHome:
                 SYSTEM_CLOCK.sleep(0.05)
         raise Unavailable(f"process {pid} does not end", "LEDGER_ZOOKEEPER_NOT_STOPPED")
 
+    @property
+    def marker(self) -> tuple[str, str] | None:
+        """The storage root that the namespace has, and the name of its marker file there, as far as that is known."""
+        with self._disk_errors("read", self._marker_file), contextlib.suppress(FileNotFoundError):
+            root, _, name = self._marker_file.read_text().strip().partition("\n")
+            return (root, name) if name else None
+        return None
+
+    def note_marker(self, root: str, name: str) -> None:
+        """For a purge: the root may be anywhere, and with its marker there the namespace would count as lost."""
+        with self._disk_errors("write", self._marker_file):
+            self._marker_file.write_text(f"{root}\n{name}\n")
+
     def contents(self) -> dict[str, int]:
         """What a purge would delete, in bytes."""
         parts = [part for part in (self._data, self.storage) if part.exists()]
@@ -154,7 +168,8 @@ class LocalHome:
             for part in (self._data, self.storage):
                 if part.exists():
                     shutil.rmtree(part)
-            for file in (self._pid_file, self._log, self._maintainer_pid_file, self._maintainer_log):
+            logs = (self._log, self._maintainer_log)
+            for file in (self._pid_file, self._maintainer_pid_file, self._marker_file, *logs):
                 file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # not empty, or never made
             self.folder.rmdir()

@@ -6,6 +6,9 @@ taken for the namespace's root (I1).
 
 A namespace is made in steps: the record; the marker file; and "marked" in the record, once the file was read back. A
 process may die between any two of them: whoever opens a namespace that is not marked finishes it.
+
+The marker file also says at which ZooKeeper the namespace was made. A ZooKeeper that has lost its data looks like a new
+one: if the root has the marker of a namespace from the same address, nobody makes another one there (I16, I18).
 """
 
 from __future__ import annotations
@@ -17,19 +20,22 @@ from datetime import UTC, datetime
 from pyspark_ledger.base import names
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.limits import DEFAULT_LIMITS
-from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
+from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput, LedgerError, NotFound
 from pyspark_ledger.files.storage import Storage, normalise_uri, open_storage
 from pyspark_ledger.metadata.port import HeadKey, Metadata, NamespaceKey, TopicKey, TopicsKey
 from pyspark_ledger.metadata.records import Namespace
 from pyspark_ledger.metadata.transactions import PlainNode, Transactions, find
 
+_ADDRESS = "zookeeper"  # in a marker file
+_MARKER_BYTES = 100_000  # at most
 
-def open_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CLOCK) -> Storage:
+
+def open_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CLOCK, *, address: str = "") -> Storage:
     """The namespace's storage, which knows its marker file. The first user says where it is, and that is recorded for
-    later ones."""
+    later ones. ``address`` is ZooKeeper's connect string."""
     wanted = normalise_uri(asked) if asked else None
     found = find(metadata, NamespaceKey())
-    record = _new_namespace(metadata, wanted, clock) if found is None else found.record
+    record = _new_namespace(metadata, wanted, clock, address) if found is None else found.record
     check_complete(record)
     if wanted is not None and wanted != record.storage:
         raise InvalidInput(
@@ -38,7 +44,7 @@ def open_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CLOCK
             "LEDGER_STORAGE_CONFLICT",
         )
     if not record.marked:
-        record = finish_namespace(metadata, open_storage(record.storage), clock)
+        record = finish_namespace(metadata, open_storage(record.storage), clock, address=address)
     return open_storage(record.storage, names.marker_file(record.id))
 
 
@@ -59,7 +65,7 @@ def check_complete(namespace: Namespace | None) -> None:
         )
 
 
-def _new_namespace(metadata: Metadata, wanted: str | None, clock: Clock) -> Namespace:
+def _new_namespace(metadata: Metadata, wanted: str | None, clock: Clock, address: str) -> Namespace:
     """Makes the record, or finds the one that somebody else has made meanwhile."""
     if wanted is None:
         raise InvalidInput(
@@ -67,12 +73,48 @@ def _new_namespace(metadata: Metadata, wanted: str | None, clock: Clock) -> Name
             "LEDGER_STORAGE) once, to a folder or a URI such as s3://bucket/prefix; later users need not",
             "LEDGER_STORAGE_NOT_SET",
         )
-    open_storage(wanted).prove_usable(names.probe_file(clock.new_id()))  # it cannot be changed afterwards
+    storage = open_storage(wanted)
+    lost = _made_at(storage, address)
+    if lost and (made := find(metadata, NamespaceKey())) is not None:  # by somebody else, a moment ago
+        return made.record
+    if lost:
+        raise _lost(storage, lost, address)
+    storage.prove_usable(names.probe_file(clock.new_id()))  # it cannot be changed afterwards
     record = Namespace(wanted, clock.now_ms(), id=clock.new_id())
     return Transactions(metadata, DEFAULT_LIMITS, clock).make(NamespaceKey(), record, "the namespace").record
 
 
-def finish_namespace(metadata: Metadata, storage: Storage, clock: Clock = SYSTEM_CLOCK) -> Namespace:
+def _made_at(storage: Storage, address: str) -> str:
+    """The marker file of a namespace that was made at this address; empty if there is none."""
+    for name in storage.files("") if address else ():
+        if names.is_marker_file(name) and names.is_same_zookeeper(address, _address_in(storage, name)):
+            return name
+    return ""
+
+
+def _address_in(storage: Storage, marker: str) -> str:
+    """Empty if the marker file does not say it: an earlier version made it, or a person."""
+    try:
+        content = json.loads(storage.read(marker, 0, _MARKER_BYTES).to_pybytes())
+        return str(content[_ADDRESS])
+    except (LedgerError, ValueError, LookupError, TypeError, RecursionError):
+        return ""
+
+
+def _lost(storage: Storage, marker: str, address: str) -> DataLoss:
+    return DataLoss(
+        f"ZooKeeper at {names.zookeeper_place(address)} has no namespace, but {storage.where(marker)} shows that it "
+        "had one, with its files in this storage: it has lost its data. Nothing was made, or the files of the lost "
+        "namespace would be out of reach. Restore ZooKeeper's data, or make the namespace again from storage with "
+        f"'pyspark-ledger namespace rebuild --storage {storage.uri.partition('?')[0]}'. For a new beginning give the "
+        "ZooKeeper address another chroot, or choose another storage root",
+        "LEDGER_NAMESPACE_LOST",
+    )
+
+
+def finish_namespace(
+    metadata: Metadata, storage: Storage, clock: Clock = SYSTEM_CLOCK, *, address: str = ""
+) -> Namespace:
     """Gives a namespace an id, a marker file in its root and the note that it is marked, as far as it lacks them. May
     be called again, and by several at once. Its topics must be where they belong: if one of them has records, an empty
     root is the wrong one.
@@ -89,7 +131,7 @@ def finish_namespace(metadata: Metadata, storage: Storage, clock: Clock = SYSTEM
     if named.marked:
         return named
     _make_root(metadata, storage)
-    storage.replace(names.marker_file(named.id), _marker(named), names.probe_file(clock.new_id()))
+    storage.replace(names.marker_file(named.id), marker_content(named, address), names.probe_file(clock.new_id()))
 
     def marked(record: Namespace) -> Namespace | None:
         if record.id != named.id:
@@ -103,13 +145,15 @@ def _gone() -> NotFound:
     return NotFound("the namespace's record is not in ZooKeeper: it was there a moment ago, and somebody deleted it")
 
 
-def _marker(namespace: Namespace) -> bytes:
-    """Says to a person what the file is. The same for whoever writes it."""
+def marker_content(namespace: Namespace, address: str) -> bytes:
+    """Says to a person what the file is; and ``address``, where the namespace is in ZooKeeper, without a password."""
     content = {
         "what": "The storage root of a pyspark-ledger namespace. Without this file nobody writes here: leave it.",
         "namespace": namespace.id.hex(),
         "created": datetime.fromtimestamp(namespace.created_ms / 1000, UTC).isoformat(timespec="seconds"),
     }
+    if address:
+        content[_ADDRESS] = names.zookeeper_place(address)
     return json.dumps(content, indent=2).encode() + b"\n"
 
 

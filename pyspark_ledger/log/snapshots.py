@@ -14,6 +14,8 @@ import logging
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
+import xxhash
+
 from pyspark_ledger.base import names
 from pyspark_ledger.base.clock import Clock
 from pyspark_ledger.errors import Conflict, CorruptData, LedgerError
@@ -76,6 +78,10 @@ class Listed(NamedTuple):
     last_commit: bytes
     path: str
 
+    @property
+    def mark(self) -> bytes:
+        return names.snapshot_mark(self.path)
+
 
 # -- taking one ---------------------------------------------------------------------------------------------------
 
@@ -114,15 +120,29 @@ def listed(storage: Storage, uuid: str) -> list[Listed]:
     return sorted(Listed(*found, path) for found, path in parsed if found is not None)
 
 
+def mark(head: Head, policies: Policies) -> bytes:
+    """Stands for the state of a topic's log: every change of the head has an id of its own. It is in the name of the
+    snapshot, so that nobody has to read the file to know whether the topic has changed since."""
+    record = exporting.dump([(PoliciesKey(head.uuid), policies)])
+    return xxhash.xxh3_128_digest(head.last_change + b"".join(record.values()))
+
+
 def write(storage: Storage, snapshot: LogSnapshot, clock: Clock) -> Listed:
     """Durable when it returns."""
     head, written_ms = snapshot.head, snapshot.written_ms
     folder = names.recovery_folder_of_topic(storage.marker, head.uuid)
-    path = names.log_snapshot_file(folder, head.next_commit, written_ms, head.last_commit, clock.new_id())
+    state = mark(head, snapshot.policies)
+    path = names.log_snapshot_file(folder, head.next_commit, written_ms, head.last_commit, state)
     file = NodeFile({_WHAT: _A_LOG, _WRITTEN: str(written_ms)}, exporting.dump(snapshot.records()))
-    storage.make_folder(names.recovery_folder(storage.marker))
-    storage.write(path, file.to_bytes())
+    write_file(storage, path, file, written_ms, clock)
     return Listed(head.next_commit, written_ms, head.last_commit, path)
+
+
+def write_file(storage: Storage, path: str, file: NodeFile, written_ms: int, clock: Clock) -> None:
+    """A snapshot of any kind. Its name says what is in it, so no file of that name may have only a part."""
+    storage.make_folder(names.recovery_folder(storage.marker))
+    folder = path.rpartition("/")[0]
+    storage.replace(path, file.to_bytes(), names.unfinished_snapshot_file(folder, written_ms, clock.new_id()))
 
 
 def read(storage: Storage, found: Listed) -> LogSnapshot:
@@ -166,16 +186,21 @@ def check_not_behind(log: Log, view: View, there: list[Listed], *, note: bool = 
         raise rollback.loss(log.topic.name, f"{log.storage.where(there[-1].path)} has a commit that is lost")
 
 
+def renew(log: Log, there: list[Listed]) -> Listed:
+    """Writes a snapshot, and deletes the oldest ones. ``there``: those that were listed a moment ago."""
+    written = write(log.storage, take(log), log.clock)
+    old = sorted({*there, written})[: -log.limits.kept_snapshots]
+    log.storage.delete_many([each.path for each in old if each != written])
+    return written
+
+
 def leave(log: Log, there: list[Listed] | None = None) -> None:
-    """Writes a snapshot, and deletes the oldest ones. ``there``: those that were listed a moment ago. Whoever does this
-    has done something else, so a disk that fails here is no reason to tell them otherwise (I14)."""
+    """Does the same, for whoever has done something else: a disk that fails here is no reason to tell them otherwise
+    (I14)."""
     if not log.storage.marker:
         return  # a root without a namespace
     try:
-        before = listed(log.storage, log.topic.uuid) if there is None else there
-        written = write(log.storage, take(log), log.clock)
-        old = sorted({*before, written})[: -log.limits.kept_snapshots]
-        log.storage.delete_many([each.path for each in old if each != written])
+        renew(log, listed(log.storage, log.topic.uuid) if there is None else there)
     except RolledBack:
         raise
     except LedgerError as error:

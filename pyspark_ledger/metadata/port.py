@@ -57,6 +57,11 @@ class TopicKey(Key[Topic]):
 
 
 @dataclass(frozen=True, slots=True)
+class DeletedsKey(Key[Marker]):
+    """Parent of every :class:`DeletedKey`; always there."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeletedKey(Key[Deleted]):
     """The mark on the name of a topic that was deleted."""
 
@@ -244,6 +249,11 @@ class SinkTopicKey(Key[SinkTopic]):
 
 
 @dataclass(frozen=True, slots=True)
+class OutboxesKey(Key[Marker]):
+    """Parent of every :class:`OutboxKey`; always there."""
+
+
+@dataclass(frozen=True, slots=True)
 class OutboxKey(Key[Marker]):
     """Parent of an outbox's entities."""
 
@@ -260,6 +270,7 @@ AnyKey = (
     NamespaceKey
     | TopicsKey
     | TopicKey
+    | DeletedsKey
     | DeletedKey
     | RootKey
     | PartKey
@@ -287,6 +298,7 @@ AnyKey = (
     | SinksKey
     | SinkKey
     | SinkTopicKey
+    | OutboxesKey
     | OutboxKey
     | EntityKey
 )
@@ -372,8 +384,8 @@ class Metadata(Protocol):
 
     def children(self, key: AnyKey) -> list[AnyKey]:
         """The keys below TopicsKey (topics), RootKey, PartKey, LedgerKey (commits), TokenGroupKey (chunks and blocks),
-        CondemnedsKey, SinksKey (queries), SinkKey (topics) or OutboxKey (entities), in order. Empty if the parent is
-        not there."""
+        DeletedsKey, CondemnedsKey, SinksKey (queries), SinkKey (topics), OutboxesKey or OutboxKey (entities), in order.
+        Empty if the parent is not there."""
         ...
 
     def children_many(self, keys: Sequence[AnyKey]) -> list[list[AnyKey]]:

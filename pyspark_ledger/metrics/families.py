@@ -105,5 +105,9 @@ MAINTENANCE = {
     "ledger_maintenance_last_success_timestamp_seconds": Family(
         "When a round of an action ended in which nothing failed.", _ACTION
     ),
+    "ledger_backup_age_seconds": Family(
+        "Time since the last round of backup in which nothing failed, of the process that leads; +Inf: none is known.",
+        (),
+    ),
     "ledger_maintenance_done_total": Family("What an action did, by what is counted.", ("action", "what")),
 }

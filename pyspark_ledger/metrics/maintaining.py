@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import inf
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -12,6 +13,7 @@ from prometheus_client.registry import Collector
 from pyspark_ledger.lifecycle.maintenance import Maintenance
 from pyspark_ledger.metrics.families import MAINTENANCE
 
+_BACKUP = "backup"
 _Sample = tuple[str, tuple[str, ...], float]
 
 
@@ -32,6 +34,8 @@ class MaintenanceCollector(Collector):
         health = self._maintenance.health
         yield "ledger_maintenance_leads", (), health.leads
         yield "ledger_maintenance_ready", (), health.ready
+        if health.leads and _BACKUP in self._maintenance.stats:
+            yield "ledger_backup_age_seconds", (), self._backup_age_s()
         for action, stats in self._maintenance.stats.items():
             yield "ledger_maintenance_runs_total", (action,), stats.runs
             yield "ledger_maintenance_failures_total", (action,), stats.failures
@@ -41,6 +45,11 @@ class MaintenanceCollector(Collector):
                 yield "ledger_maintenance_last_success_timestamp_seconds", (action,), stats.last_success_ms / 1000
             for what, number in list(stats.done.items()):
                 yield "ledger_maintenance_done_total", (action, what), number
+
+    def _backup_age_s(self) -> float:
+        """Who has just taken the lead knows it from storage, after its first round has begun."""
+        last_ms = self._maintenance.stats[_BACKUP].last_success_ms
+        return max(0.0, (self._maintenance.now_ms() - last_ms) / 1000) if last_ms else inf
 
 
 def exposition(maintenance: Maintenance) -> Callable[[], tuple[int, str, bytes]]:

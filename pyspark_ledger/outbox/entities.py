@@ -137,5 +137,5 @@ class Entities:
 
 
 def folder_of(outbox: str, entity: str) -> str:
-    """Where the files of an entity are."""
+    """Where the long states of an entity are kept."""
     return names.entity_folder(outbox, xxhash.xxh3_128_hexdigest(entity.encode()))

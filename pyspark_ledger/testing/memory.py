@@ -29,6 +29,7 @@ from pyspark_ledger.metadata.port import (
     DedupKey,
     Delete,
     DeletedKey,
+    DeletedsKey,
     EntityKey,
     GcKey,
     HeadKey,
@@ -38,6 +39,7 @@ from pyspark_ledger.metadata.port import (
     Metadata,
     NamespaceKey,
     Op,
+    OutboxesKey,
     OutboxKey,
     OwnerKey,
     PartKey,
@@ -237,7 +239,7 @@ class MemoryServer:
         self._clients: list[weakref.ref[MemoryMetadata]] = []
         self._ever_ephemeral: set[Key[Any]] = set()
         self.restored_at = 0  # what was before is a history that has ended
-        for always in (TopicsKey(), CondemnedsKey(), SinksKey()):
+        for always in (TopicsKey(), DeletedsKey(), CondemnedsKey(), SinksKey(), OutboxesKey()):
             self._keys[always].add(0, Versioned(Marker(), 0))
 
     def value(self, key: Key[Any], time: int) -> Value:
@@ -583,6 +585,10 @@ def _parent(key: Key[Any]) -> Key[Any] | None:
             return PartKey(uuid, "tokens")
         case TokenChunkKey(uuid, group, _) | TokenBlockKey(uuid, group, _):
             return TokenGroupKey(uuid, group)
+        case DeletedKey():
+            return DeletedsKey()
+        case OutboxKey():
+            return OutboxesKey()
         case CondemnedKey():
             return CondemnedsKey()
         case SinkKey():
@@ -591,9 +597,9 @@ def _parent(key: Key[Any]) -> Key[Any] | None:
             return SinkKey(query)
         case EntityKey(outbox, _):
             return OutboxKey(outbox)
-        case NamespaceKey() | DeletedKey() | MaintainerKey() | RootKey() | OutboxKey():
+        case NamespaceKey() | MaintainerKey() | RootKey():
             return None
-        case TopicsKey() | CondemnedsKey() | SinksKey():
+        case TopicsKey() | DeletedsKey() | CondemnedsKey() | SinksKey() | OutboxesKey():
             return None
     raise TypeError(f"no parent is known for {key!r}")
 

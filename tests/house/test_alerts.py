@@ -46,7 +46,7 @@ def test_what_has_to_be_alarmed_is():
     names = {rule["alert"] for rule in RULES}
     assert {
         "LedgerLag", "LedgerRevisionRunsLong", "LedgerBacklogQuota", "LedgerMaintenanceNotLeading",
-        "LedgerGcNotRunning", "LedgerZooKeeperSlow", "LedgerExporterDown",
+        "LedgerBackupTooOld", "LedgerGcNotRunning", "LedgerZooKeeperSlow", "LedgerExporterDown",
     } <= names  # fmt: skip
 
 

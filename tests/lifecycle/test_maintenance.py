@@ -426,10 +426,10 @@ def test_a_topic_that_fails_stops_nobody_and_is_tried_less_and_less_often(space,
 def test_what_nobody_expected_does_not_end_it_either(space):
     space.client.create_topic("a", SCHEMA)
 
-    def broken(_: object, __: object) -> Done:
+    def broken(_: object) -> Done:
         raise ZeroDivisionError
 
-    maintainer = space.maintainer(NamespaceAction("sinks", lambda _: 60.0, broken), *ACTIONS[:1])
+    maintainer = space.maintainer(NamespaceAction("sinks", lambda _: 60.0, lambda *_: broken), *ACTIONS[:1])
     assert maintainer.once() is False
     space.run(maintainer, 100)
     assert (maintainer.stats["sinks"].failing, maintainer.stats["seal"].failures) == (1, 0)

@@ -10,27 +10,27 @@ from typing import Any
 from unittest import mock
 
 from pyspark_ledger.append import append as protocol
-from pyspark_ledger.base import names
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.compaction.run import compact
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.files import storage as storages
 from pyspark_ledger.files.storage import LocalStorage
-from pyspark_ledger.lifecycle import gc, saved
+from pyspark_ledger.lifecycle import gc
+from pyspark_ledger.lifecycle.backup import Backup
+from pyspark_ledger.lifecycle.rates import Pace
 from pyspark_ledger.lifecycle.rebuild import Rebuild
 from pyspark_ledger.lifecycle.rebuild_plan import RebuildPlan
-from pyspark_ledger.lifecycle.saved import InStorage, Part
-from pyspark_ledger.log import snapshots, topics
+from pyspark_ledger.lifecycle.rebuild_sources import InStorage
+from pyspark_ledger.log import topics
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.port import Create, NamespaceKey, SinkKey, SinkTopicKey
-from pyspark_ledger.metadata.records import Entity, Marker, SinkTopic, TokenChunk
+from pyspark_ledger.metadata.records import Marker, SinkTopic
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults, MemoryMetadata, MemoryServer
 from pyspark_ledger.tokens.tokens import Tokens
 from tests.support.everything import ENTITY, GROUP, LIMITS, READING, SUBSCRIPTION, outbox
-from tests.support.rollback import snapshot
 from tests.support.worlds import IDS, stage_ids
 
 TOPIC, IDLE, GONE, QUERY = "t", "idle", "gone", "query-1"
@@ -88,28 +88,9 @@ class Shop:
     # -- backups ---------------------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """What a round of backup leaves: the logs first, then their readers, then the rest."""
-        namespace = self.namespace()
-        storage, nodes = namespace.storage, self.nodes()
-        for name in topics.list_topics(namespace.metadata):
-            log = namespace.log(name)
-            snapshots.write(storage, snapshots.take(log), self.clock)
-        now = self.clock.now_ms()
-        for name in topics.list_topics(namespace.metadata):
-            uuid = namespace.log(name).topic.uuid
-            own = {k: v for k, v in nodes.items() if isinstance(k, saved.OF_READERS) and k.uuid == uuid}
-            if own:
-                saved.write_readers(storage, uuid, Part(now, own, self.blobs(own)), self.clock)
-        rest = {k: v for k, v in nodes.items() if isinstance(k, saved.OF_NAMESPACE)}
-        saved.write_namespace(storage, Part(now, rest, self.blobs(rest)), self.clock)
-
-    def nodes(self) -> dict[Any, Any]:
-        return {key: node.record for key, node in snapshot(self.server).items() if node is not None}
-
-    def blobs(self, nodes: dict[Any, Any]) -> dict[str, bytes]:
-        named = {k: v.file for k, v in nodes.items() if isinstance(v, TokenChunk | Entity) and v.file is not None}
-        paths = [names.versioned_file(saved.blob_folder(key), ref.epoch, ref.uid) for key, ref in named.items()]
-        return {path: (self.folder / path).read_bytes() for path in paths}
+        """A round of backup."""
+        done = Backup(self.namespace()).run(Pace(self.clock, lambda _: None))
+        assert not done.failed
 
     # -- recovery --------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What was saved of a namespace: in the recovery folder of its storage, or in a backup file.
+"""Where a namespace can be made again from: the recovery folder of its storage, or a backup file.
 
 Each topic has snapshots of its log and of its readers (subscriptions, token groups), the namespace has one of the rest
 (which topics there are, sinks, outboxes with their entities). The newest of each that can be used counts; if one is
@@ -7,20 +7,22 @@ damaged, the one before it does, and that is said.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 from pyspark_ledger.base import names
-from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
+from pyspark_ledger.base.clock import SYSTEM_CLOCK
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.dedup.producers import Producers
 from pyspark_ledger.errors import Conflict, CorruptData, InvalidInput, NotFound, Unavailable, disk_errors
 from pyspark_ledger.files.nodefile import NodeFile
 from pyspark_ledger.files.storage import Storage, open_storage
 from pyspark_ledger.files.topicfiles import TopicFiles
+from pyspark_ledger.lifecycle import saved_files
 from pyspark_ledger.lifecycle.jump import Known
+from pyspark_ledger.lifecycle.saved_files import WRITTEN, SavedFile, SavedFiles
+from pyspark_ledger.lifecycle.saving import Records
 from pyspark_ledger.log import snapshots
 from pyspark_ledger.log.snapshots import LogSnapshot
 from pyspark_ledger.metadata.port import (
@@ -43,27 +45,22 @@ from pyspark_ledger.metadata.port import (
     TokenGroupKey,
     TopicKey,
 )
-from pyspark_ledger.metadata.records import Head, Namespace, NodeRecord, Topic
-from pyspark_ledger.outbox.entities import folder_of
+from pyspark_ledger.metadata.records import Head, Namespace, Topic
 from pyspark_ledger.zk_metadata import exporting
-
-T = TypeVar("T")
-Nodes = dict[AnyKey, NodeRecord]
 
 OF_LOG = (HeadKey, DedupKey, PoliciesKey, GcKey, SchemaKey, CommitKey)
 OF_READERS = (CursorKey, TokenGroupKey, TokenChunkKey, TokenBlockKey)
 OF_NAMESPACE = (NamespaceKey, TopicKey, DeletedKey, CondemnedKey, SinkTopicKey, OutboxKey, EntityKey)
 
 _UNUSABLE = (CorruptData, InvalidInput, Unavailable)  # a folder that is missing is Unavailable
-_WHAT, _WRITTEN = "what", "written_ms"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Nodes that were saved together, and the contents of files that they name."""
+    """Records that were saved together, and the contents of files that they name."""
 
     written_ms: int = 0  # 0: nothing was saved
-    nodes: Nodes = field(default_factory=dict)
+    nodes: Records = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
@@ -99,7 +96,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedNamespace:
     """A namespace. ``id`` is what it had."""
 
     id: bytes
@@ -111,41 +108,12 @@ class Saved:
     unusable: tuple[str, ...] = ()
 
 
-# -- files ----------------------------------------------------------------------------------------------------------
-
-
-def write_readers(storage: Storage, uuid: str, part: Part, clock: Clock) -> None:
-    folder = names.recovery_folder_of_topic(storage.marker, uuid)
-    _write(storage, names.readers_snapshot_file(folder, part.written_ms, clock.new_id()), part, "a topic's readers")
-
-
-def write_namespace(storage: Storage, part: Part, clock: Clock) -> None:
-    folder = names.recovery_folder(storage.marker)
-    _write(storage, names.namespace_snapshot_file(folder, part.written_ms, clock.new_id()), part, "a namespace")
-
-
-def _write(storage: Storage, path: str, part: Part, what: str) -> None:
-    facts = {_WHAT: what, _WRITTEN: str(part.written_ms)}
-    storage.make_folder(names.recovery_folder(storage.marker))
-    storage.write(path, NodeFile(facts, exporting.dump(part.nodes.items()), part.files).to_bytes())
-
-
-def _read(storage: Storage, path: str, written_ms: int) -> Part:
-    where = storage.where(path)
-    file = NodeFile.from_bytes(storage.read(path, 0, storage.size(path)).to_pybytes(), where)
-    return Part(written_ms, exporting.load(file.nodes, where), file.files)
-
-
-def _newest(paths: Iterable[str], parse: Callable[[str], int | None]) -> list[tuple[int, str]]:
-    found = ((parse(path), path) for path in paths)
-    return sorted(((written, path) for written, path in found if written is not None), reverse=True)
-
-
-def _first_that_works(storage: Storage, found: Iterable[tuple[int, str]], unusable: list[str]) -> Part:
-    """The first of these files that can be read; nothing if there is none."""
-    for written_ms, path in found:
+def _first_that_works(storage: Storage, found: Sequence[SavedFile], unusable: list[str]) -> Part:
+    """The newest of these files that can be read; nothing if there is none."""
+    for file in reversed(found):
         try:
-            return _read(storage, path, written_ms)
+            content = saved_files.read(storage, file.path)
+            return Part(file.written_ms, exporting.load(content.nodes, storage.where(file.path)), content.files)
         except _UNUSABLE as error:
             unusable.append(error.message)
     return Part()
@@ -209,28 +177,28 @@ class InStorage:
             )
         return cls(uri, left[0], limits)
 
-    def read(self) -> Saved:
+    def read(self) -> SavedNamespace:
         storage = open_storage(self.uri, names.marker_file(self.id))
         folder = names.recovery_folder(storage.marker)
-        unusable: list[str] = []
-        paths = list(storage.list(folder))
-        rest = _first_that_works(storage, _newest(paths, names.parse_namespace_snapshot_file), unusable)
-        uuids = [uuid for name in storage.folders(folder) if (uuid := names.parse_topic_folder(name)) is not None]
+        there, unusable = SavedFiles.list(storage), list[str]()
+        rest = _first_that_works(storage, there.namespace, unusable)
         topics: list[SavedTopic] = []
         left_out: list[LeftOut] = []
-        for uuid in uuids:
-            below = [path for path in paths if path.startswith(f"{folder}/{uuid}/")]
-            found = self._topic(storage, uuid, below)
-            (topics if isinstance(found, SavedTopic) else left_out).append(found)  # type: ignore[arg-type]
-        there = {topic.log.head.uuid for topic in topics} | {each.uuid for each in left_out}
+        for uuid in sorted({*there.logs, *there.readers}):
+            found = self._topic(storage, uuid, there.readers.get(uuid, []))
+            if isinstance(found, SavedTopic):
+                topics.append(found)
+            else:
+                left_out.append(found)
+        known = {topic.log.head.uuid for topic in topics} | {each.uuid for each in left_out}
         left_out += [
             LeftOut(topic.name, topic.uuid, "no snapshot of its log is in storage", is_loss=True)
             for topic in rest.nodes.values()
-            if isinstance(topic, Topic) and topic.uuid not in there
+            if isinstance(topic, Topic) and topic.uuid not in known
         ]
         return _named(self.id, storage.where(folder), rest, topics, left_out, tuple(unusable), self.limits)
 
-    def _topic(self, storage: Storage, uuid: str, paths: list[str]) -> SavedTopic | LeftOut:
+    def _topic(self, storage: Storage, uuid: str, readers: Sequence[SavedFile]) -> SavedTopic | LeftOut:
         unusable: list[str] = []
         known = Known()
         chosen: tuple[LogSnapshot, str, bool] | None = None
@@ -246,11 +214,9 @@ class InStorage:
             except _UNUSABLE as error:
                 unusable.append(error.message)
         if chosen is None:
-            why = "; ".join(unusable) or "no snapshot of its log is in storage"
-            return LeftOut("", uuid, why, is_loss=bool(paths))
-        readers = _newest(paths, names.parse_readers_snapshot_file)
-        if unusable:  # what readers have done must not be newer than the log
-            readers = [each for each in readers if each[0] <= chosen[0].written_ms] or readers
+            return LeftOut("", uuid, "; ".join(unusable) or "no snapshot of its log is in storage", is_loss=True)
+        if not chosen[2]:  # what readers have done must not be newer than the log
+            readers = [each for each in readers if each.written_ms <= chosen[0].written_ms] or readers
         part = _first_that_works(storage, readers, unusable)
         return SavedTopic(*chosen, part, known, tuple(unusable))
 
@@ -278,7 +244,7 @@ class InFile:
     uri: str
     limits: Limits
 
-    def read(self) -> Saved:
+    def read(self) -> SavedNamespace:
         where = str(self.path)
         with disk_errors("read", self.path):
             file = NodeFile.from_bytes(self.path.read_bytes(), where)
@@ -286,7 +252,7 @@ class InFile:
         record = nodes.get(NamespaceKey())
         if not isinstance(record, Namespace) or not record.id:
             raise InvalidInput(f"{where} is no backup of a namespace: it does not have its record", "LEDGER_NO_BACKUP")
-        part = Part(int(file.facts.get(_WRITTEN, "0")), nodes, file.files)
+        part = Part(int(file.facts.get(WRITTEN, "0")), nodes, file.files)
         storage = open_storage(self.uri, names.marker_file(record.id))
         topics: list[SavedTopic] = []
         left_out: list[LeftOut] = []
@@ -305,7 +271,7 @@ def _topic_of(part: Part, topic: Topic, storage: Storage, where: str, limits: Li
     head = own.get(HeadKey(topic.uuid))
     if not isinstance(head, Head):
         raise CorruptData(f"{where} does not have the head of topic '{topic.name}'")
-    of_log: Nodes = {key: record for key, record in _only(own, OF_LOG).items() if _is_open(key, head)}
+    of_log: Records = {key: record for key, record in _only(own, OF_LOG).items() if _is_open(key, head)}
     log = snapshots.from_records({**of_log, TopicKey(topic.name): topic}, part.written_ms, where)
     check_usable(TopicFiles(storage, topic.uuid, SYSTEM_CLOCK), log, limits)
     readers = Part(part.written_ms, _only(own, OF_READERS), part.files)
@@ -324,7 +290,7 @@ def _is_open(key: AnyKey, head: Head) -> bool:
     return not isinstance(key, CommitKey) or (key.ledger == head.ledger and key.number < head.next_commit)
 
 
-def _only(nodes: Nodes, kinds: tuple[type, ...]) -> Nodes:
+def _only(nodes: Records, kinds: tuple[type, ...]) -> Records:
     return {key: record for key, record in nodes.items() if isinstance(key, kinds)}
 
 
@@ -339,7 +305,7 @@ def _named(
     left_out: list[LeftOut],
     unusable: tuple[str, ...],
     limits: Limits,
-) -> Saved:
+) -> SavedNamespace:
     """Without topics that were deleted, and with one topic for each name."""
     condemned = {key.uuid for key in rest.nodes if isinstance(key, CondemnedKey)}
     by_uuid = {topic.uuid: topic.name for topic in rest.nodes.values() if isinstance(topic, Topic)}
@@ -361,7 +327,7 @@ def _named(
         chosen[record.name] = topic
     own = rest.nodes.get(NamespaceKey())
     in_order = tuple(chosen[name] for name in sorted(chosen))
-    return Saved(id, where, own if isinstance(own, Namespace) else None, rest, in_order, tuple(gone), unusable)
+    return SavedNamespace(id, where, own if isinstance(own, Namespace) else None, rest, in_order, tuple(gone), unusable)
 
 
 def _why_deleted(topic: Topic, rest: Part, condemned: set[str], limits: Limits) -> str:
@@ -402,11 +368,3 @@ def _checked(asked: str, found: Mapping[bytes, Candidate], into: bytes) -> Candi
 
 def _hexes(ids: Iterable[bytes]) -> str:
     return ", ".join(id.hex() for id in ids)
-
-
-def blob_folder(key: AnyKey) -> str:
-    """Where the long values of a node are."""
-    if isinstance(key, TokenChunkKey):
-        return names.token_folder(key.uuid, key.group, key.chunk)
-    assert isinstance(key, EntityKey)
-    return folder_of(key.outbox, key.entity)
