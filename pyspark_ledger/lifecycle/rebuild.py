@@ -20,7 +20,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar, cast
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, cast
 
 import xxhash
 
@@ -28,7 +29,7 @@ from pyspark_ledger.base import names
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.limits import DEFAULT_LIMITS, Limits
 from pyspark_ledger.base.paging import pages
-from pyspark_ledger.errors import Conflict, CorruptData, InvalidInput, OutcomeUnknown
+from pyspark_ledger.errors import Conflict, CorruptData, OutcomeUnknown
 from pyspark_ledger.files.storage import Storage, normalise_uri, open_storage
 from pyspark_ledger.files.topicfiles import TopicFiles
 from pyspark_ledger.lifecycle import rebuild_plan
@@ -37,7 +38,7 @@ from pyspark_ledger.lifecycle.jump import Jump, Known
 from pyspark_ledger.lifecycle.rates import Pace
 from pyspark_ledger.lifecycle.rebuild_plan import RebuildPlan
 from pyspark_ledger.lifecycle.rebuild_readers import readers_of
-from pyspark_ledger.lifecycle.rebuild_sources import SavedNamespace, SavedTopic
+from pyspark_ledger.lifecycle.rebuild_sources import InFile, InStorage, SavedNamespace, SavedTopic
 from pyspark_ledger.lifecycle.saving import Records, file_of
 from pyspark_ledger.log import root, topics
 from pyspark_ledger.log.namespace import OpenNamespace
@@ -73,6 +74,22 @@ _TOGETHER_BYTES, _TOGETHER = 400_000, 200  # nodes of one transaction
 
 Blob = TypeVar("Blob", TokenChunk, Entity)
 Progress = Callable[[str, int, int], None]  # what is done, how much of it, and of how much
+
+
+def from_storage(metadata: Metadata, uri: str, asked: str | None = None, **options: Any) -> Rebuild:
+    """From what storage has. ``asked`` is the id of the namespace, if there are several; ``options`` as of
+    :class:`Rebuild`."""
+    limits, begun = options.get("limits", DEFAULT_LIMITS), find(metadata, NamespaceKey())
+    if begun is not None and begun.record.rebuilding and asked in (None, begun.record.rebuilding.hex()):
+        source = InStorage(uri, begun.record.rebuilding, limits)  # an earlier run was interrupted
+    else:
+        source = InStorage.chosen(uri, asked, limits)
+    return Rebuild(metadata, uri, source, **options)
+
+
+def from_file(metadata: Metadata, file: Path, uri: str, **options: Any) -> Rebuild:
+    """From a backup file; its data files are in the storage root ``uri``."""
+    return Rebuild(metadata, uri, InFile(file, uri, options.get("limits", DEFAULT_LIMITS)), **options)
 
 
 class Source(Protocol):
@@ -349,13 +366,3 @@ def _parts(ops: Sequence[Op]) -> Iterator[list[Op]]:
         size += len(data)
     if part:
         yield part
-
-
-def check_asked(uri: str | None) -> str:
-    if not uri:
-        raise InvalidInput(
-            "nothing says where the files are: give --storage (or LEDGER_STORAGE), a folder or a URI such as "
-            "s3://bucket/prefix",
-            "LEDGER_STORAGE_NOT_SET",
-        )
-    return uri

@@ -138,11 +138,6 @@ def candidates(storage: Storage) -> dict[bytes, Candidate]:
     return {id: Candidate(id, rebuilt[id], rebuilt.get(origins[id] or b"", id) == id) for id in ids}
 
 
-def rebuilt_as(storage: Storage, id: bytes) -> bytes | None:
-    """The namespace that was made from what storage has of this one; None if that was not done."""
-    return _marked(storage, id, names.parse_rebuilt_file)
-
-
 def _marked(storage: Storage, id: bytes, parse: Callable[[str], bytes | None]) -> bytes | None:
     marks = map(parse, storage.list(names.recovery_folder(names.marker_file(id))))
     return next((other for other in marks if other is not None), None)
@@ -157,13 +152,12 @@ class InStorage:
     limits: Limits
 
     @classmethod
-    def chosen(cls, uri: str, asked: str | None, limits: Limits, into: bytes = b"") -> InStorage:
-        """The one namespace in this root that can be rebuilt, or the one that is asked for. ``into`` is the one that an
-        interrupted run has begun to make."""
+    def chosen(cls, uri: str, asked: str | None, limits: Limits) -> InStorage:
+        """The one namespace in this root that can be rebuilt, or the one that is asked for."""
         found = candidates(open_storage(uri))
         if asked is not None:
-            return cls(uri, _checked(asked, found, into).id, limits)
-        left = [each.id for each in found.values() if each.is_whole and each.rebuilt_as in (None, into)]
+            return cls(uri, _checked(asked, found).id, limits)
+        left = [each.id for each in found.values() if each.is_whole and each.rebuilt_as is None]
         if not left:
             raise NotFound(
                 f"there is nothing in {uri} from which a namespace can be rebuilt: is it the right storage root? It "
@@ -315,7 +309,7 @@ def _named(
         for each in left_out
         if each.uuid not in condemned and (each.is_loss or each.uuid in by_uuid)
     ]
-    for topic in sorted(topics, key=lambda topic: (topic.log.head.uuid in by_uuid, topic.log.topic.created_ms)):
+    for topic in sorted(topics, key=lambda topic: (topic.log.topic.created_ms, topic.log.head.uuid in by_uuid)):
         record = topic.log.topic
         if why := _why_deleted(record, rest, condemned, limits):
             gone.append(LeftOut(record.name, record.uuid, why, is_loss=False))
@@ -343,7 +337,7 @@ def _why_deleted(topic: Topic, rest: Part, condemned: set[str], limits: Limits) 
     return ""
 
 
-def _checked(asked: str, found: Mapping[bytes, Candidate], into: bytes) -> Candidate:
+def _checked(asked: str, found: Mapping[bytes, Candidate]) -> Candidate:
     wanted = asked.lower().removeprefix("ledger-namespace-").removeprefix("ledger-recovery-")
     candidate = next((each for id, each in found.items() if id.hex() == wanted), None)
     if candidate is None:
@@ -356,9 +350,9 @@ def _checked(asked: str, found: Mapping[bytes, Candidate], into: bytes) -> Candi
             "other one",
             "LEDGER_REBUILD_UNFINISHED",
         )
-    if candidate.rebuilt_as not in (None, into):
+    if candidate.rebuilt_as is not None:
         raise Conflict(
-            f"namespace {wanted} was rebuilt as {_hexes([candidate.rebuilt_as or b''])}, which goes on instead of it: "
+            f"namespace {wanted} was rebuilt as {candidate.rebuilt_as.hex()}, which goes on instead of it: "
             f"rebuild that one. (If its state is to be used all the same, delete the file 'rebuilt-as-…' in the folder "
             f"{names.recovery_folder(wanted)} first)",
             "LEDGER_REBUILT_BEFORE",

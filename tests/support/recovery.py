@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -15,22 +17,22 @@ from pyspark_ledger.compaction.run import compact
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.files import storage as storages
-from pyspark_ledger.files.storage import LocalStorage
+from pyspark_ledger.files.storage import LocalStorage, normalise_uri
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.lifecycle.backup import Backup
 from pyspark_ledger.lifecycle.rates import Pace
-from pyspark_ledger.lifecycle.rebuild import Rebuild
+from pyspark_ledger.lifecycle.rebuild import Rebuild, from_file, from_storage
 from pyspark_ledger.lifecycle.rebuild_plan import RebuildPlan
-from pyspark_ledger.lifecycle.rebuild_sources import InStorage
 from pyspark_ledger.log import topics
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
-from pyspark_ledger.metadata.port import Create, NamespaceKey, SinkKey, SinkTopicKey
+from pyspark_ledger.metadata.port import Create, NamespaceKey, SinkKey, SinkTopicKey, Versioned
 from pyspark_ledger.metadata.records import Marker, SinkTopic
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults, MemoryMetadata, MemoryServer
 from pyspark_ledger.tokens.tokens import Tokens
 from tests.support.everything import ENTITY, GROUP, LIMITS, READING, SUBSCRIPTION, outbox
+from tests.support.rollback import snapshot
 from tests.support.worlds import IDS, stage_ids
 
 TOPIC, IDLE, GONE, QUERY = "t", "idle", "gone", "query-1"
@@ -42,6 +44,22 @@ class Shop:
     def __init__(self, folder: Path, limits: Limits = LIMITS) -> None:
         self.folder, self.limits, self.clock = folder, limits, SeededClock(7)
         self.server = MemoryServer(self.clock)
+
+    def copy(self, folder: Path) -> Shop:
+        """The same in another folder."""
+        other = Shop(folder, self.limits)
+        shutil.copytree(self.folder, folder)
+        other.clock, other.tokens = copy.deepcopy(self.clock), self.tokens
+        other.server = MemoryServer(other.clock)
+        with other.server.lock:
+            for key, node in {**snapshot(self.server), NamespaceKey(): self._moved(folder)}.items():
+                other.server._set(key, node)
+        return other
+
+    def _moved(self, folder: Path) -> Versioned[Any]:
+        found = self.namespace().metadata.read(NamespaceKey())
+        assert found is not None
+        return replace(found, record=replace(found.record, storage=normalise_uri(str(folder))))
 
     def namespace(self, faults: Faults | None = None, server: MemoryServer | None = None) -> OpenNamespace:
         metadata = MemoryMetadata(server or self.server, faults, self.clock)
@@ -105,11 +123,11 @@ class Shop:
 
     def rebuilding(self, faults: Faults | None = None, asked: str | None = None) -> Rebuild:
         metadata = MemoryMetadata(self.server, faults, self.clock)
-        node = metadata.read(NamespaceKey())
-        into = node.record.id if node is not None else b""
-        uri = str(self.folder)
-        source = InStorage.chosen(uri, asked, self.limits, into)
-        return Rebuild(metadata, uri, source, limits=self.limits, clock=self.clock)
+        return from_storage(metadata, str(self.folder), asked, limits=self.limits, clock=self.clock)
+
+    def restore(self, file: Path, faults: Faults | None = None) -> RebuildPlan:
+        metadata = MemoryMetadata(self.server, faults, self.clock)
+        return from_file(metadata, file, str(self.folder), limits=self.limits, clock=self.clock).run()
 
     def facts(self) -> dict[str, Any]:
         """What processes see of the topic."""
