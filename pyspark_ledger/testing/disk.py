@@ -206,16 +206,17 @@ class MemoryStorage(Storage):
 
     @contextlib.contextmanager
     def mounted(self) -> Iterator[None]:
-        """Meanwhile ``open_storage`` gives this storage for its uri, as the tasks of a job need it."""
-        key = (os.getpid(), self.uri, self.marker)
-        before = storages._opened.get(key)
-        storages._opened[key] = self
+        """Meanwhile ``open_storage`` gives this storage for its uri, also to the tasks of a job, which do not look for
+        the marker."""
+        keys = {(os.getpid(), self.uri, marker) for marker in (self.marker, "")}
+        before = {key: storages._opened[key] for key in keys if key in storages._opened}
+        storages._opened.update(dict.fromkeys(keys, self))
         try:
             yield
         finally:
-            del storages._opened[key]
-            if before is not None:
-                storages._opened[key] = before
+            for key in keys:
+                del storages._opened[key]
+            storages._opened.update(before)
 
     def _begin(self, call: str) -> StorageFault | None:
         """Before every operation. Returns how it is to fail."""

@@ -16,7 +16,7 @@ from pyspark_ledger.errors import (
     Unavailable,
 )
 from pyspark_ledger.log.log import Log
-from pyspark_ledger.testing.disk import MemoryStorage, StorageFaults
+from pyspark_ledger.testing.disk import StorageFaults
 from pyspark_ledger.testing.memory import Crash, Faults, MemoryMetadata
 from pyspark_ledger.testing.recorder import MemoryRecorder
 from pyspark_ledger.testing.schedule import ScheduleClock
@@ -88,7 +88,7 @@ class Process:
         )  # fmt: skip
         self.disk_faults = StorageFaults(seed, full=trouble / 8, fails=trouble / 8, read_fails=trouble / 8)
         self.metadata = MemoryMetadata(self.stage.server, self.faults, self.clock, self._before_call)
-        self.storage = MemoryStorage(self.stage.disk, self.disk_faults, uri=f"memory://{life}")
+        self.storage = self.stage.storage(self.disk_faults, uri=f"memory://{life}")
         self.storage.on_call = lambda _: self._before_call()
         self.play.mount(self.storage)
         self.recorder = MemoryRecorder(self.play.events, life, self.play.ticks)

@@ -219,7 +219,7 @@ class SubscribedQuery(Query):
         super().step()
         if self.stage.happens(0.05) and not self.play.ending:
             self.leave()
-            self.stage.schedule.wait(self.stage.some_time(5.0))
+            self.stage.schedule.wait(min(10.0, self.stage.some_time(5.0)))
             self._check_alive()
             self.begin()
 

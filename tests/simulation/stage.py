@@ -9,11 +9,12 @@ from dataclasses import replace
 import pyarrow as pa
 
 from pyspark_ledger.base.limits import Limits
+from pyspark_ledger.base.names import marker_file
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.log import topics
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.metadata.records import Topic
-from pyspark_ledger.testing.disk import Disk, MemoryStorage
+from pyspark_ledger.testing.disk import Disk, MemoryStorage, StorageFaults
 from pyspark_ledger.testing.memory import MemoryMetadata, MemoryServer
 from pyspark_ledger.testing.schedule import Schedule, ScheduleClock
 from tests.support.worlds import SCHEMA
@@ -36,6 +37,7 @@ LIMITS = Limits(
 )
 LOG, TABLE, OUT = "log", "table", "out"
 TABLE_SCHEMA = pa.schema([pa.field("k", pa.string()), pa.field("n", pa.int64())])
+MARKER = marker_file(b"simulation")  # with it, whoever seals leaves a snapshot of the log
 SUBSCRIPTIONS = {"followed": "by queries", "shared": "by consumers"}
 
 
@@ -50,8 +52,9 @@ class Stage:
         self.server = MemoryServer(self.clock)
         self.disk = Disk()
         self._number = 0
-        storage = MemoryStorage(self.disk)
-        storage.make_folder("")  # there is no namespace, and so nothing that marks the root
+        MemoryStorage(self.disk).make_folder("")
+        storage = self.storage()
+        storage.write(MARKER, b"")
         self.topics: dict[str, Topic] = {}
         for name, schema, key in ((LOG, SCHEMA, ""), (TABLE, TABLE_SCHEMA, "k"), (OUT, SCHEMA, "")):
             self.topics[name] = topics.create_topic(
@@ -63,7 +66,11 @@ class Stage:
     def log(self, topic: str) -> Log:
         """A topic as somebody sees it to whom nothing happens, and who takes no time."""
         metadata = MemoryMetadata(self.server, clock=self.clock)
-        return Log(metadata, MemoryStorage(self.disk), self.topics[topic], limits=self.limits, clock=self.clock)
+        return Log(metadata, self.storage(), self.topics[topic], limits=self.limits, clock=self.clock)
+
+    def storage(self, faults: StorageFaults | None = None, uri: str = "memory://disk") -> MemoryStorage:
+        """The disk, as one process sees it."""
+        return MemoryStorage(self.disk, faults, marker=MARKER, uri=uri)
 
     def number(self) -> int:
         """No two records have the same."""
