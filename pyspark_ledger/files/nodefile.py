@@ -60,6 +60,8 @@ class NodeFile:
                     f"{where} has format {written}, this version knows {FORMAT}: upgrade pyspark-ledger",
                     "LEDGER_NEWER_FORMAT",
                 )
+            if any(table[name].null_count for name in _SCHEMA.names):
+                raise ValueError("a part of a row is missing")
             columns = (table[name].to_pylist() for name in _SCHEMA.names)
             nodes: dict[str, bytes] = {}
             files: dict[str, bytes] = {}

@@ -15,7 +15,8 @@ from pyspark_ledger.base.limits import DEFAULT_LIMITS
 from pyspark_ledger.cli import main, output
 from pyspark_ledger.cli.base import Session
 from pyspark_ledger.client import LedgerClient, client_of, namespace_of, open_namespace
-from pyspark_ledger.metadata.port import GcKey
+from pyspark_ledger.files.nodefile import NodeFile
+from pyspark_ledger.metadata.port import GcKey, HeadKey
 from pyspark_ledger.metadata.records import Policies
 from pyspark_ledger.zk_metadata import paths
 from tests.support.commands import run_command
@@ -380,3 +381,41 @@ def test_a_table_of_thousands_of_rows_looks_as_a_short_one(monkeypatch, capsys):
     monkeypatch.setattr(output, "_FOLDED_ROWS", 11)
     output.ConsoleOutput().rows(rows, "no topics")
     assert capsys.readouterr().out == short
+
+
+# -- backup -----------------------------------------------------------------------------------------------------------
+
+
+def test_everything_but_the_data_is_backed_up_into_a_file(client, tmp_path, storage_root):
+    client.create_cursor("orders", "billing")
+    client.tokens("orders", "group").mint()
+    file = tmp_path / "all.ledger-backup"
+    done = answer(client, "namespace", "backup", str(file))
+    [topic] = done["topics"]
+    assert (topic["topic"], topic["last_commit"], topic["records"]) == ("orders", 9, 10)
+    assert (topic["subscriptions"], topic["token_groups"], done["entities"]) == (1, 1, 0)
+    assert (done["contains_data_files"], done["storage"]) == (False, namespace_of(client).storage.uri)
+    found = NodeFile.from_bytes(file.read_bytes(), "it")
+    assert f"/logs/{client.topic('orders').uuid}/head" in found.nodes
+    refused = run(client, "namespace", "backup", str(file))
+    assert (refused.exit_code, "LEDGER_FILE_EXISTS" in refused.stderr) == (1, True)
+    said = run(client, "namespace", "backup", str(file), "--overwrite")
+    assert (said.exit_code, "does not contain the data files" in said.stderr) == (0, True)
+
+
+def test_a_backup_of_a_damaged_topic_says_so_and_fails(client, namespace, tmp_path):
+    client.create_topic("well", SCHEMA)
+    address, _, chroot = namespace.partition("/")
+    with_kazoo = KazooClient(address)
+    with_kazoo.start()
+    head = paths.path(HeadKey(client.topic("orders").uuid))
+    with_kazoo.set(f"/{chroot}{head}", b"\xff\xff")
+    with_kazoo.stop()
+    with_kazoo.close()
+    done = run(client, "namespace", "backup", str(tmp_path / "all"), "--json")
+    assert done.exit_code == 1
+    told = json.loads(done.stdout)
+    assert ([each["what"] for each in told["failed"]], [each["topic"] for each in told["topics"]]) == (
+        ["orders"],
+        ["well"],
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import time
@@ -154,3 +155,16 @@ def test_a_home_of_the_old_version_stays_up_so_that_it_can_be_upgraded(home, mon
     assert run("namespace", "upgrade", "--yes").exit_code == 0
     assert answer("up")["started"] is False
     assert "error" not in answer("status")
+
+
+def test_after_a_purge_the_same_storage_can_be_used_again_and_without_one_a_loss_is_told_I18(home, tmp_path):
+    (port,) = _free_ports(1)
+    start = ("up", "--port", str(port), "--no-maintain", "--storage", str(tmp_path / "elsewhere"))
+    for _ in range(2):
+        assert answer(*start)["started"] is True
+        assert run("down", "--purge", "--yes").exit_code == 0
+    answer(*start)
+    assert run("down").exit_code == 0
+    shutil.rmtree(home.folder / "zookeeper")  # as a disk loses it
+    lost = run(*start)
+    assert (lost.exit_code, "LEDGER_NAMESPACE_LOST" in lost.stderr, home.pid) == (1, True, None)

@@ -3,6 +3,7 @@ other; CONTRIBUTING.md says how to add one."""
 
 from tests.guards import (
     append,
+    backup,
     compaction,
     cursors,
     datasource,
@@ -20,6 +21,7 @@ from tests.guards import (
 
 GUARDS = [
     *append.GUARDS,
+    *backup.GUARDS,
     *compaction.GUARDS,
     *cursors.GUARDS,
     *datasource.GUARDS,

@@ -10,6 +10,7 @@ import sys
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
+from math import inf
 
 import pyarrow as pa
 import pytest
@@ -285,6 +286,19 @@ def test_a_maintainer_tells_what_it_did(client):
     done = {"action": "trim", "what": "records"}
     assert registry.get_sample_value("ledger_maintenance_done_total", done) == 4
     assert exposition(maintenance)()[0] == 200
+
+
+def test_the_age_of_the_backup_is_told_by_who_leads(client):
+    maintenance = Maintenance(namespace_of(client))
+    registry = CollectorRegistry()
+    registry.register(MaintenanceCollector(maintenance))
+    assert registry.get_sample_value("ledger_backup_age_seconds") is None  # it does not lead
+    maintenance.look()
+    assert registry.get_sample_value("ledger_backup_age_seconds") == inf  # none is known
+    maintenance.step()
+    age_s = registry.get_sample_value("ledger_backup_age_seconds")
+    maintenance.stats["backup"].last_success_ms -= 3_600_000
+    assert 3600 <= registry.get_sample_value("ledger_backup_age_seconds") <= 3600 + age_s + 60
 
 
 # -- many topics ----------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ Files are parsed as if the checksum in ZooKeeper were theirs, or nothing behind 
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable
 from itertools import islice
@@ -18,11 +19,13 @@ from pyspark_ledger.dedup.producers import Producers
 from pyspark_ledger.files.blobs import Blobs
 from pyspark_ledger.files.entryfile import EntryReader
 from pyspark_ledger.files.ipc_layout import BatchLayout, RecordBatchMessage
+from pyspark_ledger.files.nodefile import NodeFile
 from pyspark_ledger.files.topicfiles import TopicFiles
 from pyspark_ledger.log import generations
 from pyspark_ledger.log.index import Index, IndexRow
 from pyspark_ledger.metadata.records import Commit, DedupSnapshot, FileRef
-from tests.support.golden_files import golden_files
+from pyspark_ledger.zk_metadata import exporting
+from tests.support.golden_files import GOLDEN, golden_files
 from tests.support.held import HeldStorage
 from tests.support.parser_table import UID, UUID, parser_of
 
@@ -43,6 +46,20 @@ def _golden(kind: str) -> Callable[[], list[bytes]]:
 
 def _fixed_file() -> bytes:
     return golden_files()["index"][0]
+
+
+def _node_files() -> list[bytes]:
+    """Without the hash at their end."""
+    nodes = json.loads((GOLDEN / "format2" / "nodes.json").read_text())
+    saved = {line["path"]: bytes.fromhex(line["bytes"]) for line in nodes}
+    few = dict(list(saved.items())[:3])
+    return [NodeFile(*content).to_bytes()[:-8] for content in (({"what": "all"}, saved), ({}, few, {"a/b": b"c"}), ())]
+
+
+@parser_of("nodefile", _node_files)
+def _node_file(data: bytes) -> object:
+    found = NodeFile.from_bytes(data + xxhash.xxh3_64_intdigest(data).to_bytes(8), "file")
+    return found.facts, found.files, exporting.load(found.nodes, "file")
 
 
 @parser_of("leaf", _golden("leaf"))

@@ -21,12 +21,13 @@ from pyspark_ledger.datasource import offsets
 from pyspark_ledger.datasource.options import ReadOptions, WriteOptions
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.storage import normalise_uri
-from pyspark_ledger.log import places
-from pyspark_ledger.metadata.records import Topic
+from pyspark_ledger.log import places, root
+from pyspark_ledger.metadata.records import Namespace, Topic
 from pyspark_ledger.testing import history
 from pyspark_ledger.tokens.ids import TokenRuns
 from pyspark_ledger.zk_metadata.session import split_connect_string
 from tests.support.commands import run_command
+from tests.support.held import HeldStorage
 from tests.support.parser_table import COLUMNS, UID, UUID, parser, text_of
 
 TOPIC = Topic("orders", UUID, "", "", 0)
@@ -81,6 +82,41 @@ def _file_name(data: bytes) -> object:
     assert staged is None or names.staged_file(UUID, *staged) == text
     assert versioned is None or text.endswith(names.versioned_file("", *versioned))
     return staged, versioned
+
+
+SNAPSHOTS = (
+    names.log_snapshot_file("folder", 7, 8, UID, UID),
+    names.log_snapshot_file("folder", 0, 8, b"", UID),
+    names.readers_snapshot_file("folder", 9, UID),
+    names.namespace_snapshot_file("folder", 9, UID),
+    names.unfinished_snapshot_file("folder", 9, UID),
+)
+
+
+@parser("snapshot-name", *SNAPSHOTS)
+def _snapshot_name(data: bytes) -> object:
+    """What is taken is one of ours, to the letter."""
+    text = text_of(data)
+    folder = text.rpartition("/")[0]
+    if (log := names.parse_log_snapshot_file(text)) is not None:
+        assert names.log_snapshot_file(folder, *log, names.snapshot_mark(text)) == text
+    if (readers := names.parse_readers_snapshot_file(text)) is not None:
+        assert names.readers_snapshot_file(folder, *readers) == text
+    if (namespace := names.parse_namespace_snapshot_file(text)) is not None:
+        assert names.namespace_snapshot_file(folder, *namespace) == text
+    return log, readers, namespace, names.parse_unfinished_snapshot_file(text)
+
+
+@parser("marker", root.marker_content(Namespace("file:///data", 0, id=UID), "a:1,b:2/some/root"))
+def _marker(data: bytes) -> object:
+    return root._address_in(HeldStorage(data, mapped=False), "marker")
+
+
+@parser("zookeeper-place", "127.0.0.1:2181", "a,b:2/some/root/", "u:p@[::1]:2181")
+def _zookeeper_place(data: bytes) -> object:
+    place = names.zookeeper_place(text_of(data))
+    assert names.zookeeper_place(place) == place
+    return place
 
 
 @parser("storage-root", "/data/ledger", "file:///data", "s3a://bucket/a/?region=eu-west-1", "~/x", "relative")
