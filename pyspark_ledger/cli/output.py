@@ -65,10 +65,11 @@ class JsonOutput(Output):
         self._print(value)
 
     def _print(self, document: Any) -> None:
-        click.echo(json.dumps(document, ensure_ascii=False, default=_plain))
+        click.echo(json.dumps(document, ensure_ascii=False, default=plain))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """What JSON has no word for, as text."""
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
