@@ -68,10 +68,10 @@ def inspect(log: Log) -> Damage | None:
 
 
 def _found(log: Log) -> tuple[Damage | None, Beyond]:
-    epochs = list(_file_epochs(log))  # before the head is read, or an epoch that gc has just begun would look later
+    epochs = _epochs(log)  # before the head is read, or an epoch that gc has just begun would look later
     beyond = look_beyond(log)
     head = log.view().head
-    later = sum(epoch > head.gc_epoch for epoch in epochs)
+    later = sum(_count_files(log, epoch) for epoch in epochs if epoch > head.gc_epoch)
     noted = head.set_back
     if noted is None and not later and not beyond.is_lost:
         return None, beyond
@@ -212,11 +212,14 @@ class _BringBack(_Repair):
                 yield Put(SchemaKey(uuid, schema.id), schema, found.version)
 
 
-def _file_epochs(log: Log) -> Iterator[int]:
-    for path in log.storage.list(names.topic_folder(log.topic.uuid)):
-        parsed = names.parse_staged_file(log.topic.uuid, path)
-        if parsed is not None:
-            yield parsed[0]
+def _epochs(log: Log) -> list[int]:
+    """The gc epochs that have a folder."""
+    found = map(names.parse_epoch_folder, log.storage.folders(names.topic_folder(log.topic.uuid)))
+    return [epoch for epoch in found if epoch is not None]
+
+
+def _count_files(log: Log, epoch: int) -> int:
+    return sum(1 for _ in log.storage.list(names.epoch_folder(log.topic.uuid, epoch)))
 
 
 def _fit(log: Log, name: str) -> None:

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import urllib.request
 from dataclasses import replace
-from pathlib import Path
 from math import inf
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
