@@ -544,12 +544,23 @@ class LedgerClient:
 
     def accept_loss(self, topic: str) -> repair.Damage:
         """Repairs a topic after ZooKeeper was rolled back to an older state: what is there now counts, what came after
-        that state is lost, and writers go on. See docs/operations.md before.
+        that state is lost, and writers go on. See docs/operations.md before. Where storage has what was lost,
+        :meth:`bring_back` is better.
 
         :returns: what was known of the damage.
         :raises InvalidInput: the topic needs no repair.
         """
         return repair.accept_loss(self._namespace.log(topic))
+
+    def bring_back(self, topic: str) -> repair.Damage:
+        """Repairs a topic after ZooKeeper was rolled back to an older state: it goes on with the commits that storage
+        has (``damage(topic).later``), and who has seen them goes on too. Subscriptions and token groups stay as
+        ZooKeeper has them: some records are delivered again.
+
+        :returns: what was known of the damage.
+        :raises InvalidInput: the topic needs no repair, or something was committed since the rollback.
+        """
+        return repair.bring_back(self._namespace.log(topic))
 
     def end(self, topic: str) -> Position:
         """The position after a topic's last record.

@@ -23,6 +23,8 @@ _LOG_SNAPSHOT = re.compile(r".*/log-([0-9]{15})-([0-9]{15})-((?:[0-9a-f]{2})*)-[
 _READERS_SNAPSHOT = re.compile(r".*/readers-([0-9]{15})-([0-9a-f]{32})\.nodes", re.DOTALL)
 _NAMESPACE_SNAPSHOT = re.compile(r"[^/]*/namespace-([0-9]{15})-([0-9a-f]{32})\.nodes")
 _UNFINISHED = re.compile(r".*/unfinished-([0-9]{15})-[0-9a-f]{32}", re.DOTALL)
+_REBUILT = re.compile(r".*/rebuilt-as-((?:[0-9a-f]{2})+)", re.DOTALL)
+_MADE_FROM = re.compile(r".*/made-from-((?:[0-9a-f]{2})+)", re.DOTALL)
 _STAGED = re.compile(r"([0-9a-f]{8}|[1-9a-f][0-9a-f]{8,15})/([0-9a-f]{32})\.arrow")
 
 
@@ -152,6 +154,14 @@ def parse_log_snapshot_file(path: str) -> tuple[int, int, bytes] | None:
     return (int(match[1]), int(match[2]), bytes.fromhex(match[3])) if match else None
 
 
+def parse_recovery_folder(name: str) -> bytes | None:
+    """The id of the namespace whose recovery folder has this name, right below the root; None if it is another."""
+    try:
+        return bytes.fromhex(name.removeprefix(_RECOVERY)) if name.startswith(_RECOVERY) else None
+    except ValueError:
+        return None
+
+
 def readers_snapshot_file(folder: str, written_ms: int, mark: bytes) -> str:
     """``mark``: a hash of what is in it, so that a process that has just started knows without reading it whether it is
     still true."""
@@ -188,6 +198,26 @@ def parse_unfinished_snapshot_file(path: str) -> int | None:
 def snapshot_mark(path: str) -> bytes:
     """The hash in the name of a snapshot of any kind."""
     return bytes.fromhex(path.removesuffix(".nodes")[-32:])
+
+
+def rebuilt_file(marker: str, namespace: bytes) -> str:
+    """In a recovery folder: says which namespace was made from it, and goes on instead of it."""
+    return f"{recovery_folder(marker)}/rebuilt-as-{namespace.hex()}"
+
+
+def parse_rebuilt_file(path: str) -> bytes | None:
+    match = _REBUILT.fullmatch(path)
+    return bytes.fromhex(match[1]) if match else None
+
+
+def made_from_file(marker: str, namespace: bytes) -> str:
+    """In a recovery folder: says from which namespace this one is being made, or was."""
+    return f"{recovery_folder(marker)}/made-from-{namespace.hex()}"
+
+
+def parse_made_from_file(path: str) -> bytes | None:
+    match = _MADE_FROM.fullmatch(path)
+    return bytes.fromhex(match[1]) if match else None
 
 
 def probe_file(uid: bytes) -> str:

@@ -11,6 +11,8 @@ from pyspark_ledger.cli.local import down, status, up
 from pyspark_ledger.cli.maintain import maintain
 from pyspark_ledger.cli.namespace import namespace
 from pyspark_ledger.cli.producers import producers
+from pyspark_ledger.cli.rebuild import rebuild, restore
+from pyspark_ledger.cli.repair import repair_namespace, repair_topic
 from pyspark_ledger.cli.tokens import tokens
 from pyspark_ledger.cli.topics import topics
 
@@ -21,5 +23,8 @@ def main() -> None:
     """Ledgers for Spark: a durable, totally ordered, exactly-once log with no brokers."""
 
 
+topics.add_command(repair_topic, "repair")
+for name, recovery in (("rebuild", rebuild), ("restore", restore), ("repair", repair_namespace)):
+    namespace.add_command(recovery, name)
 for command in (up, down, status, topics, cursors, producers, tokens, namespace, maintain, exporter):
     main.add_command(command)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from pyspark_ledger.cli.reading import peek, read
 from pyspark_ledger.cli.rows import compacted, policies, summary
 from pyspark_ledger.cli.verifying import skip_damaged, verify
 from pyspark_ledger.cli.writing import write
-from pyspark_ledger.errors import Conflict, InvalidInput
+from pyspark_ledger.errors import Conflict
 from pyspark_ledger.metadata.port import HeadKey, Metadata, PoliciesKey, TopicKey, TopicsKey
 from pyspark_ledger.metadata.records import Policies
 
@@ -249,37 +248,6 @@ def _time(seconds: float | str | None) -> timedelta | None:
 
 def _size(size: int | str) -> int | None:
     return size if isinstance(size, int) else None
-
-
-# -- repair -----------------------------------------------------------------------------------------------------
-
-
-@topics.command()
-@click.argument("topic")
-@click.option("--accept-loss", is_flag=True, help="Go on with what is there; what was lost stays lost.")
-@click.option("--yes", is_flag=True, help="Do it.")
-@click.pass_obj
-def repair(session: Session, topic: str, accept_loss: bool, yes: bool) -> None:
-    """After ZooKeeper was rolled back to an older state: what is known of TOPIC's loss, and how to go on.
-
-    Until then nobody writes to it. Better than to accept the loss is to restore ZooKeeper's newest state, if there is
-    one."""
-    with session.client() as client:
-        damage = client.damage(topic)
-        if damage is None:
-            session.output.done(f"{topic}: needs no repair", {"topic": topic, "damage": None})
-            return
-        row = {"topic": topic, **{field.name: getattr(damage, field.name) for field in fields(damage)}}
-        if not accept_loss:
-            session.output.facts(row)
-            raise InvalidInput(
-                f"topic '{topic}' waits for a decision; nothing was changed. Stop ZooKeeper and restore its newest "
-                "state, if there is one. Otherwise --accept-loss goes on with what is there",
-                "LEDGER_SET_BACK",
-            )
-        session.require_yes(yes, f"give up what topic '{topic}' has lost, and let writers go on", [row])
-        client.accept_loss(topic)
-    session.output.done(f"{topic}: repaired, {damage.records:,} records are left; writers may go on", row)
 
 
 # -- compaction -------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ _HOLDERS: tuple[Part, ...] = ("subscriptions", "pins")
 def tombstones_from(log: Log, view: View) -> Position:
     """Tombstones before this position can be dropped. It only moves forward."""
     kept = generations.kept(log.files, view.head)
-    if not kept or kept[0].number == 1:
+    if not kept or kept[0].number in (1, view.head.last_generation + 1):
         return EARLIEST
     below = [key for part in _HOLDERS for key in log.metadata.children(PartKey(log.topic.uuid, part))]
     cursors = log.metadata.read_many([key for key in below if isinstance(key, CursorKey)])

@@ -15,7 +15,7 @@ from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.files import mask
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.log import folders, lost, trimmed
-from pyspark_ledger.log.generations import kept, newest
+from pyspark_ledger.log.generations import kept, last_number, newest
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.slices import Slice, joined
 from pyspark_ledger.log.sources import ReadSource
@@ -50,7 +50,7 @@ def begin(log: Log) -> Work | None:
         epoch=view.head.gc_epoch,
         horizon=view.head.end,
         read=view.head.records,
-        generation=previous.number + 1 if previous else 1,
+        generation=last_number(view.head) + 1,
         tombstones_from=pins.tombstones_from(log, view),
         started_ms=log.clock.now_ms(),
     )

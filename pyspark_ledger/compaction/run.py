@@ -20,6 +20,7 @@ from pyspark_ledger.log.generations import (
     CompactedBatch,
     fetch_replaced,
     is_collected,
+    last_number,
     newest,
     stage_manifest,
     stage_replaced,
@@ -104,7 +105,7 @@ def _publish(log: Log, generation: Generation, files: list[FileRef]) -> None:
     def edit(head: Head) -> Head:
         log.check_not_set_back(head)
         last = head.generation
-        if (last.number if last else 0) != generation.number - 1:
+        if last_number(head) != generation.number - 1:
             raise Conflict(
                 f"topic '{log.topic.name}' was compacted by another process meanwhile: nothing was changed",
                 "LEDGER_COMPACTION_FENCED",

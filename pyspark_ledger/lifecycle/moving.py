@@ -65,7 +65,7 @@ class Mover:
     def namespace(self) -> Namespace:
         """The namespace's record as it is now."""
         record = self._node.newest().record
-        root.check_not_upgrading(record)
+        root.check_complete(record)
         return record
 
     def topics(self) -> list[Topic]:
@@ -104,7 +104,7 @@ class Mover:
         """Notes where the namespace is moving; again, if an earlier run has noted it. Returns the record."""
 
         def noted(record: Namespace) -> Namespace | None:
-            root.check_not_upgrading(record)
+            root.check_complete(record)
             if record.moving is not None and record.moving.to == to:
                 return None
             if record.moving is not None and to != record.storage:  # back is always allowed

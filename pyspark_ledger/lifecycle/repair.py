@@ -1,15 +1,17 @@
-"""After ZooKeeper was rolled back to an older state: what is known of the loss, and how a topic goes on without it.
+"""After ZooKeeper was rolled back to an older state: what is known of the loss, and how a topic goes on.
 
-A rollback loses the commits that were made after the backup. Processes that survived it, offsets and files still speak
-of them. So a repaired topic goes on with numbers that nothing of the lost history can have used: the next ledger,
-commit, gc epoch and token come well after the largest that is known. Positions and tokens of lost records then name
-nothing, and a writer, a reader or a gc of the lost history is recognised for ever.
+A rollback loses the commits that were made after the state to which ZooKeeper was set back. Storage may still have
+them: the newest snapshot of the log says which they were. If nothing was committed since the rollback, they are brought
+back (:func:`bring_back`), and whoever has seen them goes on as if nothing had happened. Otherwise there are two
+histories, of which ZooKeeper has one: then the topic goes on without the other (:func:`accept_loss`).
+
+In both cases it goes on with numbers that nothing of the lost history can have used: see ``jump``.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -17,12 +19,15 @@ from pyspark_ledger.base import names
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import RevisionController
-from pyspark_ledger.errors import InvalidInput
-from pyspark_ledger.lifecycle import gc
-from pyspark_ledger.log.index import Index, stage_leaf
+from pyspark_ledger.errors import Conflict, InvalidInput
+from pyspark_ledger.lifecycle.beyond import Beyond, Later, look_beyond
+from pyspark_ledger.lifecycle.jump import GoneOn, Jump, Known
+from pyspark_ledger.lifecycle.rebuild_readers import is_before_begin, is_past_end
+from pyspark_ledger.log import snapshots, trimmed
 from pyspark_ledger.log.log import Log
-from pyspark_ledger.metadata.port import CursorKey, DedupKey, GcKey, Op, PartKey, Put
-from pyspark_ledger.metadata.records import Cursor, DedupSnapshot, FileRef, GcEpoch, Head, SetBack
+from pyspark_ledger.metadata.port import Create, CursorKey, DedupKey, GcKey, Op, PartKey, PoliciesKey, Put, SchemaKey
+from pyspark_ledger.metadata.records import Cursor, DedupSnapshot, GcEpoch, Head, SetBack
+from pyspark_ledger.metadata.transactions import find
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +47,7 @@ class Damage:
         later_files: files that were written after the state to which ZooKeeper was rolled back, as far as their names
             show it.
         subscriptions: those that are past the end: a repair moves them to the end.
+        later: what storage has of what was lost; None if it has nothing.
     """
 
     found: datetime
@@ -53,29 +59,42 @@ class Damage:
     lost_commits: int
     later_files: int
     subscriptions: tuple[str, ...]
+    later: Later | None = None
 
 
 def inspect(log: Log) -> Damage | None:
     """What is known of a rollback; None if nobody has noticed one, and nothing shows it. Changes nothing."""
-    epochs = list(_file_epochs(log))  # before the head is read, or an epoch that gc has just begun would look later
-    head = log.refresh(sync=True).head
-    later = sum(epoch > head.gc_epoch for epoch in epochs)
+    return _found(log)[0]
+
+
+def _found(log: Log) -> tuple[Damage | None, Beyond]:
+    epochs = _epochs(log)  # before the head is read, or an epoch that gc has just begun would look later
+    beyond = look_beyond(log)
+    head = log.view().head
+    later = sum(_count_files(log, epoch) for epoch in epochs if epoch > head.gc_epoch)
     noted = head.set_back
-    if noted is None and not later:
-        return None
+    if noted is None and not later and not beyond.is_lost:
+        return None, beyond
     if noted is None:
-        noted = SetBack(log.clock.now_ms(), names.this_process(), f"{later} files are of later gc epochs")
-    return Damage(
+        why = f"{later} files are of later gc epochs"
+        if beyond.is_lost:
+            why = f"{beyond.where} has a commit that it does not have"
+        noted = SetBack(log.clock.now_ms(), names.this_process(), why)
+    next_commit = max(noted.next_commit, beyond.known.next_commit if beyond.is_lost else 0)
+    damage = Damage(
         found=_moment(noted.found_ms),
         found_by=noted.found_by,
         why=noted.why,
         end=head.end,
         records=head.records,
         last_publish=_moment(head.last_publish_ms) if head.last_publish_ms else None,
-        lost_commits=max(0, noted.next_commit - head.next_commit),
+        lost_commits=max(0, next_commit - head.next_commit),
         later_files=later,
-        subscriptions=tuple(_past_end(log, head)),
+        subscriptions=tuple(name for name, _ in _cursors(log, lambda cursor: is_past_end(cursor, head))),
+        later=beyond.later,
     )
+    known = Known(gc_epoch=max(epochs, default=0)) | beyond.known
+    return damage, replace(beyond, known=known)
 
 
 def accept_loss(log: Log) -> Damage:
@@ -83,93 +102,139 @@ def accept_loss(log: Log) -> Damage:
 
     :raises InvalidInput: there is nothing to repair.
     """
-    damage = inspect(log)
+    damage, beyond = _found(log)
     if damage is None:
-        raise InvalidInput(
-            f"topic '{log.topic.name}' needs no repair: nothing shows that ZooKeeper was rolled back",
-            "LEDGER_NOTHING_TO_REPAIR",
-        )
+        raise _nothing_to_repair(log)
     for name in damage.subscriptions:
-        _move_to_end(log, name)
-    _Repair(log, max(_file_epochs(log), default=0)).carry_out()
+        _fit(log, name)
+    _Repair(log, beyond).carry_out()
+    snapshots.leave(log)
     logger.warning("repaired topic=%s end=%s lost_commits=%d", log.topic.name, damage.end, damage.lost_commits)
     return damage
+
+
+def bring_back(log: Log) -> Damage:
+    """The topic goes on with what storage has. Can be interrupted and repeated. Subscriptions and token groups stay as
+    ZooKeeper has them: what was acknowledged since then is delivered again, and tokens that were consumed since then
+    are there again.
+
+    :raises InvalidInput: there is nothing to repair, or storage has nothing that follows what is there.
+    """
+    damage, beyond = _found(log)
+    if damage is None:
+        raise _nothing_to_repair(log)
+    if damage.later is None or damage.later.why_not:
+        why = damage.later.why_not if damage.later is not None else "storage has no commit that ZooKeeper does not have"
+        raise InvalidInput(
+            f"topic '{log.topic.name}': nothing can be brought back, and nothing was changed: {why}. What is left is "
+            "to accept the loss",
+            "LEDGER_NOT_BROUGHT_BACK",
+        )
+    _BringBack(log, beyond).carry_out()
+    head, policies = log.refresh(sync=True).head, log.policies().record
+    for name, _ in _cursors(log, lambda found: is_past_end(found, head) or is_before_begin(found, head, policies)):
+        _fit(log, name)
+    snapshots.leave(log)
+    logger.warning("repaired topic=%s records=%d brought back", log.topic.name, damage.later.records)
+    return damage
+
+
+def _nothing_to_repair(log: Log) -> InvalidInput:
+    return InvalidInput(
+        f"topic '{log.topic.name}' needs no repair: nothing shows that ZooKeeper was rolled back",
+        "LEDGER_NOTHING_TO_REPAIR",
+    )
 
 
 class _Repair:
     """One transaction: seals the open ledger, begins a new one far away, and allows writing again."""
 
-    def __init__(self, log: Log, last_file_epoch: int) -> None:
-        self._log, self._last_file_epoch = log, last_file_epoch
+    def __init__(self, log: Log, beyond: Beyond) -> None:
+        self._log, self._beyond = log, beyond
         self._ops: list[Op] = []
 
     def carry_out(self) -> None:
         self._log.change_head(self._repaired, "a repair", lambda: self._ops)
 
     def _repaired(self, head: Head) -> Head | None:
-        if head.set_back is None and self._last_file_epoch <= head.gc_epoch:
+        known = self._beyond.known
+        is_known = known.gc_epoch <= head.gc_epoch and (not self._beyond.is_lost or known.next_commit <= head.repaired)
+        if head.set_back is None and is_known:
             return None  # it was applied when it was sent before, or somebody else was faster
-        noted, limits = head.set_back or SetBack(0, "", ""), self._log.limits
-        epoch = max(head.gc_epoch, noted.gc_epoch, self._last_file_epoch) + limits.repair_jump
-        next_commit = max(head.next_commit, noted.next_commit) + limits.repair_jump
-        next_token = max(head.token_base + head.tokens, noted.next_token) + limits.repair_token_jump
-        after = replace(
-            head,
-            ledger=max(head.ledger, noted.ledger) + limits.repair_jump,
-            ledger_first_commit=next_commit,
-            ledger_opened_ms=self._log.clock.now_ms(),
-            ledger_bytes=0,
-            next_commit=next_commit,
-            next_entry=0,
-            gc_epoch=epoch,
-            token_base=next_token - head.tokens,
-            index=self._sealed(head),
-            set_back=None,
-            repaired=next_commit,
-        )
-        snapshot = self._producers(head, after)
-        self._ops = list(self._others(head.uuid, after.gc_epoch, snapshot))
-        return replace(after, gc_kept=gc.replaceable(after, snapshot))  # what is named when the epoch begins
-
-    def _sealed(self, head: Head) -> tuple[FileRef, ...]:
-        """The index with the commits of the open ledger."""
-        log, commits = self._log, self._log.view().open_commits
-        if not commits:
-            return head.index
-        leaf = stage_leaf(log.files, list(commits), head.gc_epoch)
-        return Index(log.files, head.index).extended(leaf, head.gc_epoch, log.limits.index_fanout)
-
-    def _producers(self, head: Head, after: Head) -> DedupSnapshot:
-        """A snapshot that has seen everything before the new ledger."""
-        _, producers = self._log.producers()
-        snapshot = producers.snapshot(self._log.files, after.end, head.gc_epoch)
-        return replace(snapshot, next_commit=after.next_commit)
-
-    def _others(self, uuid: str, epoch: int, snapshot: DedupSnapshot) -> Iterator[Op]:
-        """Stores the snapshot, and the gc epoch begins now."""
-        dedup, begun = self._log.metadata.read(DedupKey(uuid)), self._log.metadata.read(GcKey(uuid))
+        uuid = head.uuid
+        dedup, begun = find(self._log.metadata, DedupKey(uuid)), find(self._log.metadata, GcKey(uuid))
         assert dedup is not None
         assert begun is not None
-        yield Put(DedupKey(uuid), snapshot, dedup.version)
-        yield Put(GcKey(uuid), GcEpoch(epoch), begun.version)
+        after = self._gone_on(head, dedup.record)
+        self._ops = [
+            Put(DedupKey(uuid), after.dedup, dedup.version),
+            Put(GcKey(uuid), GcEpoch(after.head.gc_epoch), begun.version),
+            *self._others(),
+        ]
+        return after.head
+
+    def _gone_on(self, head: Head, dedup: DedupSnapshot) -> GoneOn:
+        log = self._log
+        if dedup.next_commit != head.ledger_first_commit:
+            raise Conflict(f"topic '{head.name}' was sealed at this moment: try again")
+        jump = Jump(log.files, log.limits, log.clock.now_ms(), staged_in=head.gc_epoch)
+        return jump.of(head, log.view().open_commits, dedup, self._beyond.known)
+
+    def _others(self) -> Iterator[Op]:
+        return iter(())
 
 
-def _file_epochs(log: Log) -> Iterator[int]:
-    for path in log.storage.list(names.topic_folder(log.topic.uuid)):
-        parsed = names.parse_staged_file(log.topic.uuid, path)
-        if parsed is not None:
-            yield parsed[0]
+class _BringBack(_Repair):
+    """The same, with the log as storage has it."""
+
+    def _gone_on(self, head: Head, dedup: DedupSnapshot) -> GoneOn:
+        log, saved = self._log, self._beyond.snapshot
+        assert saved is not None
+        if why := look_beyond(log).why_not():
+            raise InvalidInput(f"topic '{head.name}': {why}; nothing was changed", "LEDGER_NOT_BROUGHT_BACK")
+        # In the epoch of what the index has: a node of it is never older than what is below it.
+        staged_in = max(head.gc_epoch, saved.head.gc_epoch)
+        jump = Jump(log.files, log.limits, log.clock.now_ms(), staged_in=staged_in, intact=self._beyond.is_newest)
+        return jump.of(saved.head, saved.commits, saved.dedup, self._beyond.known | Known.by(head))
+
+    def _others(self) -> Iterator[Op]:
+        """Policies and schemas, which are newer than those that ZooKeeper has."""
+        metadata, uuid, saved = self._log.metadata, self._log.topic.uuid, self._beyond.snapshot
+        assert saved is not None
+        policies = find(metadata, PoliciesKey(uuid))
+        assert policies is not None
+        yield Put(PoliciesKey(uuid), saved.policies, policies.version)
+        for schema in saved.schemas:
+            found = find(metadata, SchemaKey(uuid, schema.id))
+            if found is None:
+                yield Create(SchemaKey(uuid, schema.id), schema)
+            elif found.record != schema:
+                yield Put(SchemaKey(uuid, schema.id), schema, found.version)
 
 
-def _move_to_end(log: Log, name: str) -> None:
-    """Unless another repair has done it: then there may be new records by now, which must not be skipped."""
+def _epochs(log: Log) -> list[int]:
+    """The gc epochs that have a folder."""
+    found = map(names.parse_epoch_folder, log.storage.folders(names.topic_folder(log.topic.uuid)))
+    return [epoch for epoch in found if epoch is not None]
+
+
+def _count_files(log: Log, epoch: int) -> int:
+    return sum(1 for _ in log.storage.list(names.epoch_folder(log.topic.uuid, epoch)))
+
+
+def _fit(log: Log, name: str) -> None:
+    """Moves a cursor that is past the end to the end, and one that is before where the log begins to there. Unless
+    another repair has done it: then there may be new records by now, which must not be skipped."""
 
     def move(cursor: Cursor) -> Cursor | None:
         head = log.refresh(sync=True).head
-        if not _is_past_end(cursor, head):
-            return None
-        moved = node.moved(cursor, head.records, position=head.end)
-        return replace(moved, last_backward_revision=cursor.revision + 1, properties=())
+        if is_past_end(cursor, head):
+            moved = node.moved(cursor, head.records, position=head.end)
+            return replace(moved, last_backward_revision=cursor.revision + 1, properties=())
+        if is_before_begin(cursor, head, log.policies().record):
+            ordinal = trimmed.records_before_begin(head)
+            return node.moved(cursor, ordinal, node.acks(cursor), trimmed.begin(head))
+        return None
 
     node = CursorNode(log, name)
     revision = RevisionController(node)
@@ -177,15 +242,11 @@ def _move_to_end(log: Log, name: str) -> None:
     revision.end_revision(move)
 
 
-def _is_past_end(cursor: Cursor, head: Head) -> bool:
-    return cursor.ordinal > head.records or cursor.mark_delete > head.end
-
-
-def _past_end(log: Log, head: Head) -> Iterator[str]:
+def _cursors(log: Log, wanted: Callable[[Cursor], bool]) -> Iterator[tuple[str, Cursor]]:
     keys = log.metadata.children(PartKey(log.topic.uuid, "subscriptions"))
     for found in log.metadata.read_many([key for key in keys if isinstance(key, CursorKey)]):
-        if found is not None and _is_past_end(found.record, head):
-            yield found.record.name
+        if found is not None and wanted(found.record):
+            yield found.record.name, found.record
 
 
 def _moment(ms: int) -> datetime:

@@ -83,6 +83,11 @@ def numbered(log: Log, view: View, number: int) -> Generation:
     )
 
 
+def last_number(head: Head) -> int:
+    """The largest number that a generation has had, or may have had in a history that was lost; 0 if there is none."""
+    return max(head.last_generation, head.generation.number if head.generation is not None else 0)
+
+
 def kept(files: TopicFiles, head: Head) -> list[Generation]:
     """All generations that can be read, oldest first."""
     before = [each.generation for each in fetch_replaced(files, head.replaced) if is_readable(each, head)]

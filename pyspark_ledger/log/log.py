@@ -164,8 +164,11 @@ class Log:
             case Check(PoliciesKey(uuid), _) if uuid == self.topic.uuid:
                 self._policies = None
             case Delete(TipKey(uuid, _), _) if uuid == self.topic.uuid and not self._noting:
-                # The head had the right version, or that would have been the reason.
-                raise self._rolled_back("its head has the version that it had before, and is another one")
+                # The head had the right version, or that would have been the reason. If the topic was repaired since,
+                # and all that this process knows is there, it has only been too slow.
+                before = self._view
+                if before is None or self.refresh(sync=True).head.last_change == before.head.last_change:
+                    raise self._rolled_back("its head has the version that it had before, and is another one")
 
     @classmethod
     def by_uuid(cls, metadata: Metadata, storage: Storage, uuid: str, limits: Limits, clock: Clock) -> Log | None:

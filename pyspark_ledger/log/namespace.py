@@ -19,20 +19,21 @@ from pyspark_ledger.metadata.transactions import Transactions
 
 
 class OpenNamespace:
-    """What every room above the log starts from. ``address`` is ZooKeeper's connect string."""
+    """What every room above the log starts from. ``address`` is ZooKeeper's connect string, ``storage`` where the files
+    are, if that is known."""
 
     def __init__(
         self,
         metadata: Metadata,
-        storage: str | None = None,
+        storage: str | Storage | None = None,
         *,
         address: str = "",
         limits: Limits = DEFAULT_LIMITS,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.metadata, self.address, self.limits, self.clock = metadata, address, limits, clock
-        self._asked_storage = storage or os.environ.get("LEDGER_STORAGE")
-        self._storage: Storage | None = None
+        self._storage = storage if isinstance(storage, Storage) else None
+        self._asked_storage = None if isinstance(storage, Storage) else storage or os.environ.get("LEDGER_STORAGE")
         self.sinks = Sinks(metadata, limits, clock)
 
     @property

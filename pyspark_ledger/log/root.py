@@ -41,7 +41,7 @@ def open_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CLOCK
     wanted = normalise_uri(asked) if asked else None
     found = find(metadata, NamespaceKey())
     record = _new_namespace(metadata, wanted, clock, address) if found is None else found.record
-    check_not_upgrading(record)
+    check_complete(record)
     if wanted is not None and wanted != record.storage:
         was_moved = wanted == record.moved_from
         raise InvalidInput(
@@ -118,13 +118,20 @@ def _refusal(record: Namespace, storage: Storage) -> LedgerError:
     )
 
 
-def check_not_upgrading(namespace: Namespace | None) -> None:
-    """Raises if only a part of the namespace has been brought over from an older format."""
+def check_complete(namespace: Namespace | None) -> None:
+    """Raises if only a part of the namespace is there: the rest has yet to be brought over from an older format, or
+    rebuilt."""
     if namespace is not None and namespace.upgrading:
         raise Conflict(
             "an upgrade of this namespace was begun and is not finished: wait for it; if it was interrupted, complete "
             "it with 'pyspark-ledger namespace upgrade --yes' (docs/upgrading.md)",
             "LEDGER_UPGRADING",
+        )
+    if namespace is not None and namespace.rebuilding:
+        raise Conflict(
+            "this namespace is being rebuilt from storage, or restored from a file, and that is not finished: wait for "
+            "it; if it was interrupted, run the same command again",
+            "LEDGER_REBUILDING",
         )
 
 

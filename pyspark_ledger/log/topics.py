@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from uuid import UUID
 
 import pyarrow as pa
@@ -187,7 +187,7 @@ def delete_topic(
     two marks: one on its name, so that no write makes a topic of that name unasked, and one on its UUID, so that its
     files are deleted whatever happens (``lifecycle.condemned``)."""
     namespace = find(metadata, NamespaceKey())
-    root.check_not_upgrading(namespace.record if namespace is not None else None)
+    root.check_complete(namespace.record if namespace is not None else None)
     topic = get_topic(metadata, name)
     transactions = Transactions(metadata, limits, clock)
 
@@ -216,25 +216,25 @@ def _deletion(metadata: Metadata, topic: Topic, clock: Clock) -> list[Op]:
     ]
 
 
-def purge(metadata: Metadata, uuid: str, limits: Limits) -> None:
-    """Deletes all nodes of a topic that no name stands for any more."""
+def purge(metadata: Metadata, uuid: str, limits: Limits, guard: Sequence[Check] = ()) -> None:
+    """Deletes all nodes of a topic that no name stands for any more; nothing once the ``guard`` does not hold."""
     for _ in range(limits.purge_attempts):
-        _purge_below(metadata, RootKey(uuid), limits)
-        _delete(metadata, [Delete(RootKey(uuid))])
+        _purge_below(metadata, RootKey(uuid), limits, guard)
+        _delete(metadata, [*guard, Delete(RootKey(uuid))])
         if metadata.read(RootKey(uuid)) is None:
             return
 
 
-def _purge_below(metadata: Metadata, parent: AnyKey, limits: Limits) -> None:
+def _purge_below(metadata: Metadata, parent: AnyKey, limits: Limits, guard: Sequence[Check]) -> None:
     below = metadata.children(parent)
     for key in below:
         if isinstance(key, PartKey | LedgerKey | TokenGroupKey):
-            _purge_below(metadata, key, limits)
+            _purge_below(metadata, key, limits, guard)
     for start in range(0, len(below), limits.nodes_per_delete):
-        _delete(metadata, [Delete(key) for key in below[start : start + limits.nodes_per_delete]])
+        _delete(metadata, [*guard, *(Delete(key) for key in below[start : start + limits.nodes_per_delete])])
 
 
-def _delete(metadata: Metadata, ops: list[Delete]) -> None:
+def _delete(metadata: Metadata, ops: Sequence[Op]) -> None:
     """A late commit may add a node, and the end of a session may delete one: the next round reads what is there."""
     with contextlib.suppress(TransactionLost, OutcomeUnknown):
         metadata.transact(ops)

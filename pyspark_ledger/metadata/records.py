@@ -226,6 +226,7 @@ class Head:
     set_back: SetBack | None = None  # nobody writes
     repaired: int = 0  # commits before this one may differ from what others have seen: they were told, or will be
     moves: int = 0  # as of the namespace: nobody writes through a root that was opened with another number
+    last_generation: int = 0  # numbers of generations up to this one are used up: they may be of a lost history
 
     @property
     def end(self) -> Position:
@@ -425,6 +426,7 @@ class Namespace:
     moves: int = 0  # how often it was begun to give the namespace another root; heads have the same number
     moving: Moving | None = None
     moved_from: str = ""  # the root before this one
+    rebuilding: bytes = b""  # it is being made from what storage has of the namespace with this id; nobody uses it yet
 
 
 @dataclass(frozen=True, slots=True)

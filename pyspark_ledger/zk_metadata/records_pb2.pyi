@@ -218,7 +218,7 @@ class SetBack(_message.Message):
     def __init__(self, found_ms: _Optional[int] = ..., found_by: _Optional[str] = ..., why: _Optional[str] = ..., next_commit: _Optional[int] = ..., ledger: _Optional[int] = ..., gc_epoch: _Optional[int] = ..., next_token: _Optional[int] = ...) -> None: ...
 
 class Head(_message.Message):
-    __slots__ = ("format", "uuid", "name", "schema_id", "ledger", "ledger_first_commit", "ledger_opened_ms", "ledger_bytes", "next_commit", "next_entry", "last_publish_ms", "records", "size", "gc_epoch", "index", "gc_kept", "tokens", "last_change", "last_commit", "operations", "generation", "replaced", "token_base", "trim", "pending", "set_back", "repaired", "going", "terminated_ms", "gc_gone", "moves", "lost")
+    __slots__ = ("format", "uuid", "name", "schema_id", "ledger", "ledger_first_commit", "ledger_opened_ms", "ledger_bytes", "next_commit", "next_entry", "last_publish_ms", "records", "size", "gc_epoch", "index", "gc_kept", "tokens", "last_change", "last_commit", "operations", "generation", "replaced", "token_base", "trim", "pending", "set_back", "repaired", "going", "terminated_ms", "gc_gone", "moves", "lost", "last_generation")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -251,6 +251,7 @@ class Head(_message.Message):
     GC_GONE_FIELD_NUMBER: _ClassVar[int]
     MOVES_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    LAST_GENERATION_FIELD_NUMBER: _ClassVar[int]
     format: int
     uuid: Name
     name: str
@@ -283,7 +284,8 @@ class Head(_message.Message):
     gc_gone: _containers.RepeatedCompositeFieldContainer[FileRef]
     moves: int
     lost: FileRef
-    def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ..., name: _Optional[str] = ..., schema_id: _Optional[int] = ..., ledger: _Optional[int] = ..., ledger_first_commit: _Optional[int] = ..., ledger_opened_ms: _Optional[int] = ..., ledger_bytes: _Optional[int] = ..., next_commit: _Optional[int] = ..., next_entry: _Optional[int] = ..., last_publish_ms: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., gc_epoch: _Optional[int] = ..., index: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., tokens: _Optional[int] = ..., last_change: _Optional[bytes] = ..., last_commit: _Optional[bytes] = ..., operations: _Optional[_Iterable[bytes]] = ..., generation: _Optional[_Union[Generation, _Mapping]] = ..., replaced: _Optional[_Union[FileRef, _Mapping]] = ..., token_base: _Optional[int] = ..., trim: _Optional[_Union[Trim, _Mapping]] = ..., pending: _Optional[_Iterable[_Union[PendingRange, _Mapping]]] = ..., set_back: _Optional[_Union[SetBack, _Mapping]] = ..., repaired: _Optional[int] = ..., going: _Optional[_Union[FileRef, _Mapping]] = ..., terminated_ms: _Optional[int] = ..., gc_gone: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., moves: _Optional[int] = ..., lost: _Optional[_Union[FileRef, _Mapping]] = ...) -> None: ...
+    last_generation: int
+    def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ..., name: _Optional[str] = ..., schema_id: _Optional[int] = ..., ledger: _Optional[int] = ..., ledger_first_commit: _Optional[int] = ..., ledger_opened_ms: _Optional[int] = ..., ledger_bytes: _Optional[int] = ..., next_commit: _Optional[int] = ..., next_entry: _Optional[int] = ..., last_publish_ms: _Optional[int] = ..., records: _Optional[int] = ..., size: _Optional[int] = ..., gc_epoch: _Optional[int] = ..., index: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., gc_kept: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., tokens: _Optional[int] = ..., last_change: _Optional[bytes] = ..., last_commit: _Optional[bytes] = ..., operations: _Optional[_Iterable[bytes]] = ..., generation: _Optional[_Union[Generation, _Mapping]] = ..., replaced: _Optional[_Union[FileRef, _Mapping]] = ..., token_base: _Optional[int] = ..., trim: _Optional[_Union[Trim, _Mapping]] = ..., pending: _Optional[_Iterable[_Union[PendingRange, _Mapping]]] = ..., set_back: _Optional[_Union[SetBack, _Mapping]] = ..., repaired: _Optional[int] = ..., going: _Optional[_Union[FileRef, _Mapping]] = ..., terminated_ms: _Optional[int] = ..., gc_gone: _Optional[_Iterable[_Union[FileRef, _Mapping]]] = ..., moves: _Optional[int] = ..., lost: _Optional[_Union[FileRef, _Mapping]] = ..., last_generation: _Optional[int] = ...) -> None: ...
 
 class ProducerState(_message.Message):
     __slots__ = ("name", "sequence", "query", "run", "past_runs", "digest", "records", "publish_ms", "per_record")
@@ -502,7 +504,7 @@ class Moving(_message.Message):
     def __init__(self, to: _Optional[str] = ..., since_ms: _Optional[int] = ..., by: _Optional[str] = ...) -> None: ...
 
 class Namespace(_message.Message):
-    __slots__ = ("format", "storage", "created_ms", "no_deduplication", "id", "marked", "upgrading", "moves", "moving", "moved_from")
+    __slots__ = ("format", "storage", "created_ms", "no_deduplication", "id", "marked", "upgrading", "moves", "moving", "moved_from", "rebuilding")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     STORAGE_FIELD_NUMBER: _ClassVar[int]
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
@@ -513,6 +515,7 @@ class Namespace(_message.Message):
     MOVES_FIELD_NUMBER: _ClassVar[int]
     MOVING_FIELD_NUMBER: _ClassVar[int]
     MOVED_FROM_FIELD_NUMBER: _ClassVar[int]
+    REBUILDING_FIELD_NUMBER: _ClassVar[int]
     format: int
     storage: str
     created_ms: int
@@ -523,7 +526,8 @@ class Namespace(_message.Message):
     moves: int
     moving: Moving
     moved_from: str
-    def __init__(self, format: _Optional[int] = ..., storage: _Optional[str] = ..., created_ms: _Optional[int] = ..., no_deduplication: bool = ..., id: _Optional[bytes] = ..., marked: bool = ..., upgrading: bool = ..., moves: _Optional[int] = ..., moving: _Optional[_Union[Moving, _Mapping]] = ..., moved_from: _Optional[str] = ...) -> None: ...
+    rebuilding: bytes
+    def __init__(self, format: _Optional[int] = ..., storage: _Optional[str] = ..., created_ms: _Optional[int] = ..., no_deduplication: bool = ..., id: _Optional[bytes] = ..., marked: bool = ..., upgrading: bool = ..., moves: _Optional[int] = ..., moving: _Optional[_Union[Moving, _Mapping]] = ..., moved_from: _Optional[str] = ..., rebuilding: _Optional[bytes] = ...) -> None: ...
 
 class Deleted(_message.Message):
     __slots__ = ("format", "uuid", "deleted_ms")

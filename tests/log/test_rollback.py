@@ -423,14 +423,14 @@ def test_an_epoch_that_gc_begins_meanwhile_is_no_damage(tmp_path, monkeypatch):
         gc.collect(world.log())
         append(world.log(), 2)
 
-    as_before = log.storage.list
+    as_before = log.storage.folders
 
     def slow(folder):
         monkeypatch.undo()
         collect()
         return as_before(folder)
 
-    monkeypatch.setattr(log.storage, "list", slow)
+    monkeypatch.setattr(log.storage, "folders", slow)
     assert repair.inspect(log) is None
 
 
