@@ -195,7 +195,8 @@ class _BringBack(_Repair):
         # In the epoch of what the index has: a node of it is never older than what is below it.
         staged_in = max(head.gc_epoch, saved.head.gc_epoch)
         jump = Jump(log.files, log.limits, log.clock.now_ms(), staged_in=staged_in, intact=self._beyond.is_newest)
-        return jump.of(saved.head, saved.commits, saved.dedup, self._beyond.known | Known.by(head))
+        brought = replace(saved.head, moves=head.moves)  # as of the namespace
+        return jump.of(brought, saved.commits, saved.dedup, self._beyond.known | Known.by(head))
 
     def _others(self) -> Iterator[Op]:
         """Policies and schemas, which are newer than those that ZooKeeper has."""
