@@ -135,7 +135,7 @@ def move(mover: Mover, to: str, *, trust_existing: bool = False, files: int = 0)
         )
         work = _Work(mover, source, target, copies, names.marker_file(record.id))
         work.copy_all()  # while everybody works
-        begun = mover.begin(to)
+        begun = mover.begin(record, to)
         with mover.or_back(begun):
             mover.fence(begun, source)
             work.copy_all()

@@ -100,16 +100,19 @@ class Mover:
 
     # -- the steps -------------------------------------------------------------------------------------------------
 
-    def begin(self, to: str) -> Namespace:
-        """Notes where the namespace is moving; again, if an earlier run has noted it. Returns the record."""
+    def begin(self, known: Namespace, to: str) -> Namespace:
+        """Notes where the namespace is moving, and returns the record. ``known`` is the record from which the mover has
+        started: if it has been moved since, what was copied came from the wrong place."""
+        note = Moving(to, self.clock.now_ms(), names.this_process())
 
         def noted(record: Namespace) -> Namespace | None:
+            if record.moving == note:
+                return None  # it was applied when it was sent before
             root.check_complete(record)
-            if record.moving is not None and record.moving.to == to:
-                return None
-            if record.moving is not None and to != record.storage:  # back is always allowed
+            if record.moves != known.moves:
+                raise _overtaken()
+            if record.moving is not None and to not in (record.moving.to, record.storage):
                 raise moving_elsewhere(record.moving)
-            note = Moving(to, self.clock.now_ms(), names.this_process())
             return replace(record, id=record.id or self.clock.new_id(), moves=record.moves + 1, moving=note)
 
         return self._transactions.change(self._node, noted, "the note that the namespace's storage is being moved")
@@ -158,11 +161,7 @@ class Mover:
 
         def moved(record: Namespace) -> Namespace | None:
             if record.moves != begun.moves:
-                raise Conflict(
-                    "somebody else has begun to move the storage of this namespace meanwhile: look again, with "
-                    "'pyspark-ledger namespace move-storage --dry-run'",
-                    "LEDGER_STORAGE_MOVING",
-                )
+                raise _overtaken()
             if record.moving is None:
                 return None  # it was applied when it was sent before
             former = record.storage if to != record.storage else record.moved_from
@@ -173,7 +172,7 @@ class Mover:
     def go_back(self) -> Namespace:
         """Gives up a move that was begun: the namespace keeps the root that it has."""
         before = self.namespace()
-        record = self.begin(before.storage)
+        record = self.begin(before, before.storage)
         self.fence(record, open_storage(record.storage))
         record = self.finish(record)
         if before.moving is not None:
@@ -214,6 +213,14 @@ def moving_elsewhere(moving: Moving) -> Conflict:
         f"the storage of this namespace is being moved to {moving.to}, which {moving.by} has begun: finish that with "
         f"'pyspark-ledger namespace move-storage --to {moving.to} --yes', or give it up with 'pyspark-ledger namespace "
         "move-storage --abandon --yes'",
+        "LEDGER_STORAGE_MOVING",
+    )
+
+
+def _overtaken() -> Conflict:
+    return Conflict(
+        "somebody else has moved the storage of this namespace meanwhile, or has begun to: look again, with "
+        "'pyspark-ledger namespace move-storage --dry-run'",
         "LEDGER_STORAGE_MOVING",
     )
 

@@ -94,12 +94,12 @@ def _refuse_if(storage: Storage, what: str, why: str) -> None:
 def set_storage(mover: Mover, to: str) -> Setting:
     """Gives the namespace this root. Can be interrupted and repeated."""
     with mover.alone():
-        found = inspect(mover, to)
+        known, found = mover.namespace(), inspect(mover, to)
         target = open_storage(found.to)
         is_empty = found.why == "there are no records yet"
         if is_empty:
             target.prove_usable(names.probe_file(mover.clock.new_id()))
-        begun = mover.begin(found.to)
+        begun = mover.begin(known, found.to)
         with mover.or_back(begun):
             mover.fence(begun, target)
             inspect(mover, to)  # again: perhaps somebody has written before he was refused

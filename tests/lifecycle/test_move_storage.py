@@ -132,7 +132,7 @@ def test_a_reader_is_told_that_the_storage_was_moved_and_not_that_data_are_lost(
 def test_reading_goes_on_while_the_storage_is_being_moved(movable):
     before = movable.everything()
     mover, files = movable.mover(), open_storage(movable.old)
-    mover.fence(mover.begin(Path(movable.new).as_uri()), files)
+    mover.fence(mover.begin(mover.namespace(), Path(movable.new).as_uri()), files)
     assert movable.everything() == before
     for write in (movable.write, movable.consume, movable.bill):
         with pytest.raises(Unavailable, match=r"LEDGER_STORAGE_MOVING.*being moved to .*/new, by process"):
@@ -342,7 +342,7 @@ def test_a_second_mover_is_refused_and_so_is_another_place(movable, tmp_path):
     with first.alone():
         with pytest.raises(Conflict, match=r"LEDGER_STORAGE_MOVING.*by process"):
             move(movable)
-        first.begin(Path(movable.new).as_uri())
+        first.begin(first.namespace(), Path(movable.new).as_uri())
     with pytest.raises(Conflict, match=r"LEDGER_STORAGE_MOVING.*--abandon"):
         move_storage.move(movable.mover(), str(tmp_path / "third"))
     with pytest.raises(InvalidInput, match="LEDGER_NOT_MOVING"):
@@ -352,11 +352,20 @@ def test_a_second_mover_is_refused_and_so_is_another_place(movable, tmp_path):
 
 def test_a_mover_that_was_overtaken_finishes_nothing_I6(movable, tmp_path):
     late = movable.mover()
-    begun = late.begin(Path(movable.new).as_uri())
+    begun = late.begin(late.namespace(), Path(movable.new).as_uri())
     move_storage.abandon(movable.mover())
     with pytest.raises(Conflict, match="LEDGER_STORAGE_MOVING"), late.or_back(begun):
         late.finish(begun)
     check_all_is_in(movable, movable.old, [*range(7)])
+
+
+def test_a_mover_that_has_copied_from_a_root_that_was_left_meanwhile_begins_nothing_I1(movable, tmp_path):
+    late = movable.mover()
+    known = late.namespace()
+    move(movable)
+    with pytest.raises(Conflict, match="LEDGER_STORAGE_MOVING"):
+        late.begin(known, (tmp_path / "third").as_uri())
+    check_all_is_in(movable, movable.new, [*range(7)])
 
 
 def test_the_same_place_under_another_name_is_refused_I1(movable, tmp_path):

@@ -82,10 +82,10 @@ def test_what_is_written_while_it_looks_is_not_lost_I1(movable):
     mover, writer = movable.mover(), movable.client()
     real = mover.begin
 
-    def overtaken(to: str) -> Namespace:
+    def overtaken(known: Namespace, to: str) -> Namespace:
         mover.begin = real  # it is called again, to go back
         movable.write(writer, 7)
-        return real(to)
+        return real(known, to)
 
     mover.begin = overtaken
     with pytest.raises(Conflict, match="LEDGER_INCOMPLETE"):
