@@ -159,10 +159,12 @@ def joined(pieces: Iterable[Slice], at_most: int | None = None) -> Iterator[Slic
 
 
 def _follows(before: LogSlice, piece: Slice) -> bool:
-    """Whether two can be read at once. They need not be neighbours in the file, but in its order."""
+    """Whether two can be read at once. They need not be neighbours in the file, but in its order, and in the log: what
+    was left out between them may be damaged."""
     return (
         isinstance(piece, LogSlice)
         and piece.file.uid == before.file.uid
+        and piece.entry <= before.entry + 1
         and piece.file_start >= before.file_stop
         and piece.sequence_column == before.sequence_column
         and piece.producer_column == before.producer_column
