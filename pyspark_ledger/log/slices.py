@@ -247,7 +247,8 @@ def joined(pieces: Iterable[Slice], at_most: int | None = None) -> Iterator[Slic
 
 
 def _follows(before: SharedSlice, piece: Slice) -> bool:
-    """Whether two can be read at once: nothing was cut off between them, and their records are of one kind."""
+    """Whether two can be read at once: nothing was cut off between them, which may be damaged, and their records are of
+    one kind."""
     return (
         isinstance(piece, SharedSlice)
         and piece.file.uid == before.file.uid

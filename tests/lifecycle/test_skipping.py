@@ -17,6 +17,7 @@ from pyspark_ledger.compaction.run import compact
 from pyspark_ledger.cursors.consumer import Consumer
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.errors import CorruptData, DataLoss, InvalidInput
+from pyspark_ledger.files.entryfile import BATCH_ROWS, EntryReader
 from pyspark_ledger.lifecycle import gc, retention, rewriting
 from pyspark_ledger.lifecycle.skipping import parse_entry, skip_damaged
 from pyspark_ledger.lifecycle.verify import verify
@@ -292,6 +293,29 @@ def test_one_entry_of_a_file_that_many_share_is_given_up(world):
         skip_damaged(world.log(), position)
     assert without_lost(world) == ALL[:8] + ALL[16:]
     assert verify(world.log()).is_sound
+
+
+def test_damage_in_the_middle_of_a_file_that_many_share_concerns_what_is_there_and_nothing_else(tmp_path):
+    """Also a read that would otherwise take all that is left of the file at once."""
+    world = World(tmp_path, LIMITS, key="n")
+    for number in range(5):
+        append(world.log(), *range(number * BATCH_ROWS, (number + 1) * BATCH_ROWS))  # a record batch each
+    assert rewriting.rewrite(world.log()).entries == 4
+    log = world.log()
+    commit = next(log.commits_from(log.refresh(), Position(0, 1, 0)))
+    offset, _ = EntryReader(log.storage, log.topic.uuid, log.entries(commit)[0].file)._batches[1].columns[0]
+    path = path_of(log, Position(0, 1, 0))
+    data = bytearray(world.storage.read(path, 0, 1 << 30).to_pybytes())
+    data[offset + 100] ^= 1
+    world.storage.delete(path)
+    world.storage.write(path, bytes(data))
+    (found,) = (each for each in verify(world.log()).findings if each.is_harm)
+    assert (found.first, found.records) == (Position(0, 1, 0), BATCH_ROWS)
+    skip_damaged(world.log(), found.first)
+    assert verify(world.log()).is_sound
+    read = Reader(world.log(), "earliest", "latest", fail_on_data_loss=False).batches()
+    assert sum(batch.num_rows for batch in read) == 4 * BATCH_ROWS
+    assert compact(world.log()).records == 4 * BATCH_ROWS
 
 
 def test_trimming_forgets_what_was_given_up_before(world):
