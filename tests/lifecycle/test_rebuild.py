@@ -6,23 +6,29 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
 from pyspark_ledger.base import names
+from pyspark_ledger.base.clock import SYSTEM_CLOCK
 from pyspark_ledger.base.position import Position
-from pyspark_ledger.client import client_of
+from pyspark_ledger.client import LedgerClient, client_of, namespace_of
 from pyspark_ledger.compaction.run import compact
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput, LedgerError, NotFound, Unavailable
 from pyspark_ledger.lifecycle import backup_file, gc, retention
+from pyspark_ledger.lifecycle.backup import Backup
+from pyspark_ledger.lifecycle.rates import Pace
+from pyspark_ledger.lifecycle.rebuild import from_storage
 from pyspark_ledger.log import policies, seal, snapshots, topics
 from pyspark_ledger.log.policies import Changes
 from pyspark_ledger.metadata.port import DeletedKey, NamespaceKey, TopicKey
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.tokens import Tokens
+from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
 from tests.support.everything import ENTITY, GROUP, LIMITS, OUTBOX, SUBSCRIPTION, outbox
 from tests.support.recovery import GONE, IDLE, TOPIC, Shop, dying
 from tests.support.worlds import SCHEMA, append, append_ids, read
@@ -606,3 +612,27 @@ def test_whenever_zookeeper_is_lost_the_log_is_a_beginning_of_what_it_was_I1_I5_
             written.append(1000 + number)
             assert list(read(shop.log("n")))[-1][1] not in used
         assert [n for n, _ in read(shop.log("n"))] == written
+
+
+# -- on an object store -----------------------------------------------------------------------------------------------
+
+
+def test_on_s3_too_I1(namespace, s3_root):
+    def back_up(client: LedgerClient) -> None:
+        assert not Backup(namespace_of(client)).run(Pace(SYSTEM_CLOCK, lambda _: None)).failed
+
+    with LedgerClient(namespace, s3_root) as client:
+        client.create_topic("n", SCHEMA)
+        log = namespace_of(client).log("n")
+        for number in range(5):
+            append(log, number)
+        client.create_cursor("n", "s")
+        back_up(client)
+        append(log, 5)
+    with closing(ZooKeeperMetadata(f"{namespace}-new")) as metadata:
+        plan = from_storage(metadata, s3_root).run()
+    assert [(topic.topic, topic.records, topic.later_files) for topic in plan.topics] == [("n", 5, 1)]
+    with LedgerClient(f"{namespace}-new") as client:
+        assert [record["n"] for record in client.reader("n", end="latest")] == [0, 1, 2, 3, 4]
+        append(namespace_of(client).log("n"), 6)
+        assert [cursor.name for cursor in client.cursors("n")] == ["s"]

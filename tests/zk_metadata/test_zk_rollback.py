@@ -10,8 +10,10 @@ import pytest
 
 from pyspark_ledger import LedgerClient
 from pyspark_ledger.append.producer import Producer
+from pyspark_ledger.client import namespace_of
 from pyspark_ledger.errors import DataLoss, Unavailable
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
+from pyspark_ledger.log import snapshots
 from tests.support.query import eventually
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])
@@ -77,8 +79,31 @@ def test_a_survivor_is_let_in_late_and_told_what_is_lost_and_a_repair_lets_every
                 assert read(newcomer) == read(survivor) == [1, *range(10, 40), 51, 50]
 
 
-def _is_let_in(client: LedgerClient) -> bool:
+def _is_let_in(client: LedgerClient, topics: int = 1) -> bool:
     try:
-        return client.topics() == ["t"]
+        return len(client.topics()) == topics
     except Unavailable:
         return False
+
+
+def test_what_storage_has_is_brought_back_and_a_survivor_goes_on_I1_I18(tmp_path):
+    data, storage = tmp_path / "zookeeper", str(tmp_path / "storage")
+    with LocalZooKeeper(data_dir=data, fsync=False) as server:
+        backups = Backups(server, data, tmp_path / "backup")
+        with LedgerClient(server.address, storage, timeout_s=4.0) as survivor:
+            survivor.create_topic("t", SCHEMA)
+            old = survivor.producer("t")
+            write(old, 1)
+            backups.take()
+            write(old, 2, 3, 4)
+            snapshots.leave(namespace_of(survivor).log("t"))
+            backups.restore()
+            with LedgerClient(server.address.replace("127.0.0.1", "localhost"), timeout_s=30.0) as newcomer:
+                assert newcomer.damage("t").later.records == 3
+                newcomer.bring_back("t")
+                assert read(newcomer) == [1, 2, 3, 4]
+                for number in range(30):  # until the server is where the survivor has been
+                    newcomer.create_topic(f"other-{number}", SCHEMA)
+                eventually(lambda: _is_let_in(survivor, 31))
+                write(old, 5)
+                assert read(newcomer) == read(survivor) == [1, 2, 3, 4, 5]
