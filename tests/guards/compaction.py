@@ -8,7 +8,7 @@ GUARDS = [
     Guard(
         "compaction/generations-follow-each-other",
         "compaction/run.py",
-        "if (last.number if last else 0) != generation.number - 1:",
+        "if last_number(head) != generation.number - 1:",
         instead="if False:",
         why="A compactor that was overtaken changes nothing (I6, I10).",
         tests=(
