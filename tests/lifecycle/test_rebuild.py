@@ -307,8 +307,16 @@ def test_right_after_a_rebuild_everything_can_be_rebuilt_again_I1(shop):
     assert shop.facts() == before
 
 
-def test_a_rebuild_whose_zookeeper_is_lost_too_begins_again_I16(shop):
+def test_a_rebuild_whose_zookeeper_is_lost_too_begins_again_I16(shop, monkeypatch):
     before = shop.facts()
+
+    def die(*_) -> None:
+        raise Crash("right before the end")
+
+    shop.lose()
+    with monkeypatch.context() as patched, pytest.raises(Crash):
+        patched.setattr(names, "rebuilt_file", die)
+        shop.rebuild()
     for at in (3, 6, 9, 12):
         shop.lose()
         faults = Faults()
