@@ -251,7 +251,8 @@ def _backup(namespace: OpenNamespace, stats: ActionStats) -> Callable[[Pace], Do
             stats.last_success_ms = max(stats.last_success_ms, backup.last_ms)
             done = backup.run(pace)
         except LedgerError as error:
-            return Done(failed={NAMESPACE: error})
+            nobody_made_it_yet = error.code == "LEDGER_STORAGE_NOT_SET"
+            return Done(failed={} if nobody_made_it_yet else {NAMESPACE: error})
         numbers = {"logs": done.logs, "readers": done.readers, "namespaces": done.namespaces}
         return Done(numbers, failed=done.failed)
 

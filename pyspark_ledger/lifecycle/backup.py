@@ -24,7 +24,7 @@ from pyspark_ledger.lifecycle import saved_files
 from pyspark_ledger.lifecycle.looking import Look, Seen
 from pyspark_ledger.lifecycle.rates import Pace
 from pyspark_ledger.lifecycle.saved_files import SavedFile, SavedFiles, Shelf
-from pyspark_ledger.lifecycle.saving import Records, Saved, Saving, file_of
+from pyspark_ledger.lifecycle.saving import Records, Saved, Saving, path_of_file
 from pyspark_ledger.log import snapshots
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.port import AnyKey, CondemnedKey, DeletedKey, EntityKey, TopicKey
@@ -165,10 +165,9 @@ class _OneRound:
     def _changed_namespace(self, topics: Sequence[Topic]) -> Saved | None:
         """Without nodes if there is nothing to write. None if it was rolled back, which is noted."""
         records, unreadable = self._saving.namespace(topics), self._saving.unreadable
-        grace_ms = 2 * self._limits.gc_grace_ms
-        lost = self.before.lost(records, unreadable, self._began_ms - grace_ms) if self.before is not None else ""
-        if lost and self.before is not None:
-            self.done.failed[NAMESPACE] = _set_back(lost, self._storage.where(self.before.path))
+        before, recent_ms = self.before, self._began_ms - 2 * self._limits.gc_grace_ms
+        if before is not None and (lost := before.lost(records, unreadable, recent_ms)):
+            self.done.failed[NAMESPACE] = _set_back(lost, self._storage.where(before.path))
             return None
         kept = self._kept(unreadable)
         mark, newest = Saved({**kept.nodes, **exporting.dump(records.items())}).mark, self._there.namespace[-1:]
@@ -184,12 +183,9 @@ class _OneRound:
         found = saved_files.newest_readable(self._storage, self._there.namespace) if unreadable else None
         if found is None:
             return Saved({})
-        records = exporting.load(found[1].nodes, self._storage.where(found[0].path))
-        kept = {key: record for key, record in records.items() if key in unreadable}
-        named = [names.versioned_file(folder, file.epoch, file.uid)
-                 for key, record in kept.items() if (of := file_of(key, record)) for folder, file in [of]]  # fmt: skip
-        files = found[1].files
-        return Saved(exporting.dump(kept.items()), {path: files[path] for path in named if path in files})
+        kept = {key: record for key, record in found.records.items() if key in unreadable}
+        named = {path_of_file(key, record) for key, record in kept.items()}
+        return Saved(exporting.dump(kept.items()), {path: d for path, d in found.files.items() if path in named})
 
     # -- logs ----------------------------------------------------------------------------------------------------
 
@@ -201,7 +197,7 @@ class _OneRound:
             if newest is None or newest.mark != snapshots.mark(seen.head.record, seen.policies.record):
                 self._pace.step()
                 whole &= self._write_log(seen)
-        self.done.failed.update(self._look.unreadable)  # nobody writes to these
+        self.done.failed.update(self._look.unreadable)
         return whole
 
     def _write_log(self, seen: Seen) -> bool:
@@ -214,7 +210,7 @@ class _OneRound:
             self._there.logs[seen.uuid] = snapshots.renew(log, there)
         except NotFound:  # deleted meanwhile
             return True
-        except (CorruptData, InvalidInput) as error:  # nobody writes to it: the others need not wait for it
+        except (CorruptData, InvalidInput) as error:  # may last for long: the others do not wait for it
             self.done.failed[seen.topic.name] = error
             return True
         except (DataLoss, Conflict) as error:
@@ -227,9 +223,8 @@ class _OneRound:
     def _delete_of_deleted_topics(self) -> None:
         """Who deletes a topic deletes its snapshots: what was written after that goes here."""
         for page in pages(sorted(self._written), self._limits.topics_at_once):
-            for uuid, mark in zip(
-                page, self._namespace.metadata.read_many([CondemnedKey(uuid) for uuid in page]), strict=True
-            ):
+            marks = self._namespace.metadata.read_many([CondemnedKey(uuid) for uuid in page])
+            for uuid, mark in zip(page, marks, strict=True):
                 if mark is not None:
                     self._storage.delete_folder(names.recovery_folder_of_topic(self._storage.marker, uuid))
 
@@ -239,7 +234,7 @@ class _OneRound:
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """What the newest snapshot of the namespace had, of which something must be left."""
+    """What the newest snapshot of the namespace had, and what does not go without leaving a mark."""
 
     written_ms: int
     path: str
@@ -254,9 +249,7 @@ class _Before:
     @classmethod
     def read(cls, namespace: OpenNamespace, files: Sequence[SavedFile]) -> _Before | None:
         found = saved_files.newest_readable(namespace.storage, files)
-        if found is None:
-            return None
-        return cls.of(found[0], exporting.load(found[1].nodes, namespace.storage.where(found[0].path)))
+        return cls.of(found.file, found.records) if found is not None else None
 
     def lost(self, now: Records, unreadable: Container[AnyKey], recent_ms: int) -> str:
         """What is gone, and nobody has deleted it; empty: nothing. An entity is never deleted. A topic that is deleted

@@ -7,17 +7,18 @@ what has changed since, and reads none of the files.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pyspark_ledger.base import names
 from pyspark_ledger.base.clock import Clock
-from pyspark_ledger.errors import LedgerError
+from pyspark_ledger.errors import CorruptData
 from pyspark_ledger.files.nodefile import NodeFile
 from pyspark_ledger.files.storage import Storage
-from pyspark_ledger.lifecycle.saving import Saved
+from pyspark_ledger.lifecycle.saving import Records, Saved
 from pyspark_ledger.log import snapshots
+from pyspark_ledger.zk_metadata import exporting
 
 WHAT, WRITTEN = "what", "written_ms"  # facts in the file
 
@@ -82,11 +83,21 @@ def read(storage: Storage, path: str) -> NodeFile:
     return NodeFile.from_bytes(data, storage.where(path))
 
 
-def newest_readable(storage: Storage, files: Sequence[SavedFile]) -> tuple[SavedFile, NodeFile] | None:
+class Found(NamedTuple):
+    """What is in a snapshot."""
+
+    file: SavedFile
+    records: Records
+    files: Mapping[str, bytes]
+
+
+def newest_readable(storage: Storage, files: Sequence[SavedFile]) -> Found | None:
+    """The newest one that is not damaged."""
     for file in reversed(files):
         try:
-            return file, read(storage, file.path)
-        except LedgerError:
+            found = read(storage, file.path)
+            return Found(file, exporting.load(found.nodes, storage.where(file.path)), found.files)
+        except CorruptData:
             continue
     return None
 

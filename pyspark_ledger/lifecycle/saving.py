@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 import xxhash
 
@@ -34,6 +34,7 @@ from pyspark_ledger.metadata.port import (
     NamespaceKey,
     OutboxesKey,
     OutboxKey,
+    Part,
     PartKey,
     SinksKey,
     TokenChunkKey,
@@ -110,7 +111,7 @@ class Saving:
             self.failed[name] = Conflict(f"token group '{group.group}' changes faster than it can be read: try again")
         return list(found.items())
 
-    def _below(self, some: Sequence[Topic], part: Any) -> list[AnyKey]:
+    def _below(self, some: Sequence[Topic], part: Part) -> list[AnyKey]:
         below = self._metadata.children_many([PartKey(topic.uuid, part) for topic in some])
         return [key for each in below for key in each]
 
@@ -176,7 +177,7 @@ class Saving:
                 folder, file = kept
                 try:
                     blobs = Blobs(self._namespace.storage, folder, self._namespace.clock)
-                    files[names.versioned_file(folder, file.epoch, file.uid)] = blobs.fetch(file)
+                    files[path_of_file(key, now[key])] = blobs.fetch(file)
                     break
                 except CorruptData as error:
                     if not isinstance(key, EntityKey):
@@ -213,6 +214,12 @@ def file_of(key: AnyKey, record: NodeRecord) -> tuple[str, FileRef] | None:
     if isinstance(key, EntityKey) and isinstance(record, Entity) and record.file is not None:
         return entities.folder_of(key.outbox, key.entity), record.file
     return None
+
+
+def path_of_file(key: AnyKey, record: NodeRecord) -> str:
+    """Where in storage that is; empty if there is no file."""
+    kept = file_of(key, record)
+    return names.versioned_file(kept[0], kept[1].epoch, kept[1].uid) if kept is not None else ""
 
 
 def _has_chunks(group: Versioned[TokenGroup] | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -9,11 +10,14 @@ import pytest
 
 from pyspark_ledger.base import names
 from pyspark_ledger.client import client_of
+from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import CorruptData, Unavailable
 from pyspark_ledger.lifecycle.actions import ACTIONS
 from pyspark_ledger.lifecycle.backup import NAMESPACE, Backup
 from pyspark_ledger.lifecycle.maintenance import Maintenance
+from pyspark_ledger.lifecycle.saved_files import SavedFiles, of_namespace, readers_of
 from pyspark_ledger.log import policies
+from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.port import (
     CursorKey,
     EntityKey,
@@ -23,11 +27,13 @@ from pyspark_ledger.metadata.port import (
     TopicKey,
 )
 from pyspark_ledger.metadata.records import TokenChunk
+from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.disk import MemoryStorage, StorageFaults
-from pyspark_ledger.testing.memory import Crash
+from pyspark_ledger.testing.memory import Crash, MemoryMetadata, MemoryServer
 from pyspark_ledger.tokens.tokens import Tokens
 from tests.support.backups import ENTITY, LIMITS, OUTBOX, Shop, Vault, in_storage, pace
 from tests.support.rollback import accept_the_loss, restore, snapshot
+from tests.support.worlds import SCHEMA, append
 
 HOUR = 3600.0
 
@@ -306,6 +312,33 @@ def test_a_topic_that_is_gone_and_was_not_deleted_shows_a_rollback_I18(vault, is
     assert (again.failed, again.namespaces) == ({}, 1)
 
 
+def test_a_disk_that_fails_while_the_newest_snapshot_is_read_hides_no_rollback_I18(vault):
+    old = snapshot(vault.server)
+    vault.create("late")
+    vault.round()
+    restore(vault.server, old)
+    for step in range(12):
+        process = vault.open()
+        faults = StorageFaults()
+        faults.next(*[None] * step, "fails")
+        process._storage = MemoryStorage(vault.disk, faults, marker=vault.marker)
+        with suppress(Unavailable):
+            assert Backup(process).run(pace(vault.clock)).failed[NAMESPACE].code == "LEDGER_SET_BACK"
+    assert len(vault.snapshots("namespace-")) == 1
+
+
+def test_if_the_newest_snapshot_is_damaged_the_one_before_is_compared_I18(vault):
+    vault.round()
+    old = snapshot(vault.server)
+    for name in ("late", "later"):
+        vault.create(name)
+        vault.round()
+    newest = f"{names.recovery_folder(vault.marker)}/{vault.snapshots('namespace-')[-1]}"
+    vault.disk.tear(newest, 100)
+    restore(vault.server, old)
+    assert "topic 'late'" in str(vault.round().failed[NAMESPACE])
+
+
 def test_an_entity_that_is_gone_shows_a_rollback_I18():
     shop = Shop()
     old = snapshot(shop.server)
@@ -363,3 +396,27 @@ def test_what_a_seal_has_left_in_storage_is_not_written_again():
     assert vault.round().logs == 1
     assert in_storage(vault.storage)[HeadKey(vault.uuid("a"))].ledger == 1
     assert vault.round().logs == 0
+
+
+def test_it_is_the_same_in_an_object_store(s3_root):
+    clock, server = SeededClock(1), MemoryServer()
+
+    def open_one() -> OpenNamespace:
+        return OpenNamespace(MemoryMetadata(server), s3_root, limits=LIMITS, clock=clock)
+
+    namespace = open_one()
+    namespace.create_topic("t", SCHEMA)
+    backup = Backup(namespace)
+    for number in range(6):
+        append(namespace.log("t"), number)
+        CursorNode(namespace.log("t"), f"s{number}").ensure("latest")
+        assert backup.run(pace(clock)).failed == {}
+    again = Backup(open_one()).run(pace(clock))
+    assert (again.logs, again.readers, again.namespaces) == (0, 0, 0)
+    there = SavedFiles.list(namespace.storage)
+    uuid = namespace.log("t").topic.uuid
+    assert (len(there.readers[uuid]), len(there.namespace), there.unfinished) == (4, 1, [])
+    found = in_storage(namespace.storage)
+    assert (found[HeadKey(uuid)].records, found[CursorKey(uuid, "s5")].ordinal) == (6, 6)
+    assert of_namespace(namespace.storage) == there.namespace
+    assert readers_of(namespace.storage, uuid) == there.readers[uuid]

@@ -9,10 +9,13 @@ from contextlib import suppress
 
 import pytest
 
+from pyspark_ledger.base.bitmap import Bitmap
+from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.lifecycle.backup import Backup
-from pyspark_ledger.metadata.port import CursorKey, EntityKey, HeadKey, TokenGroupKey
+from pyspark_ledger.metadata.port import CursorKey, EntityKey, HeadKey, TokenChunkKey, TokenGroupKey
 from pyspark_ledger.outbox.entities import Content
 from pyspark_ledger.testing.memory import Crash
+from pyspark_ledger.tokens.tokens import Tokens
 from tests.support.backups import ENTITY, OUTBOX, Shop, before_each_call, in_storage, pace
 
 
@@ -97,3 +100,38 @@ def test_a_round_that_dies_anywhere_while_everybody_acts_I1_I11():
             shop.round()
             check(shop, (die_at, act_at, "after the next round"))
             assert count(shop)[0] == shop.done
+
+
+def consumed(shop: Shop, group: str) -> tuple[int, int]:
+    """What storage has of a group: how many tokens it says that it has consumed, and how many bits are set."""
+    found, uuid = in_storage(shop.storage), shop.uuid("orders")
+    record = found[TokenGroupKey(uuid, group)]
+    size, bitmaps = record.chunk_tokens, [bitmap for _, bitmap in record.partials]
+    spilled = [chunk for start, stop in Runs.unpack(record.spilled, 0) for chunk in range(start, stop)]
+    bitmaps += [found[TokenChunkKey(uuid, group, chunk)].bitmap for chunk in spilled]
+    whole = sum(stop - start for start, stop in Runs.unpack(record.whole, 0))
+    return record.consumed, whole * size + sum(Bitmap(size, bitmap).count for bitmap in bitmaps)
+
+
+def test_a_token_group_is_saved_with_the_chunks_that_belong_to_it_I11():
+    """Its chunks are nodes of their own, and some are in files which the next consumption deletes."""
+    step, acted = 0, True
+    while acted:
+        shop, acted = Shop(orders=200), False
+        group = Tokens(shop.namespace.log("orders"), "scattered")
+        assert group.consume(shop.tokens[::3])
+        process = shop.open()
+
+        def act(number: int, group=group, shop=shop, step=step) -> None:
+            nonlocal acted
+            if number == step:
+                acted = True
+                assert group.consume(shop.tokens[1:120:3])
+                assert group.consume(shop.tokens[2:120:3])  # some chunks are whole now, and have no node any more
+
+        before_each_call(process.metadata, act)
+        assert Backup(process).run(pace(shop.clock)).failed == {}
+        says, has = consumed(shop, "scattered")
+        assert says == has, (step, says, has)
+        step += 1
+    assert step > 30

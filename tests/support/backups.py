@@ -15,7 +15,7 @@ from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.lifecycle import saved_files
 from pyspark_ledger.lifecycle.backup import Backup, Round
 from pyspark_ledger.lifecycle.rates import Pace
-from pyspark_ledger.lifecycle.saving import file_of
+from pyspark_ledger.lifecycle.saving import path_of_file
 from pyspark_ledger.log import root, snapshots
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.reader import Reader
@@ -27,7 +27,6 @@ from pyspark_ledger.testing.disk import Disk, MemoryStorage
 from pyspark_ledger.testing.memory import MemoryMetadata, MemoryServer
 from pyspark_ledger.tokens.groups import Groups
 from pyspark_ledger.tokens.tokens import Tokens
-from pyspark_ledger.zk_metadata import exporting
 from tests.support.pipeline import TINY, batch, batch_with_tokens
 from tests.support.worlds import SCHEMA, append
 
@@ -100,17 +99,16 @@ def in_storage(storage: Storage) -> dict[Any, NodeRecord]:
     for some in (*there.readers.values(), there.namespace):
         newest = saved_files.newest_readable(storage, some)
         if newest is not None:
-            for key, record in exporting.load(newest[1].nodes, newest[0].path).items():
-                found[key] = with_value(key, record, newest[1].files)
+            for key, record in newest.records.items():
+                found[key] = with_value(key, record, newest.files)
     return found
 
 
 def with_value(key: Any, record: Any, files: Mapping[str, bytes]) -> NodeRecord:
-    kept = file_of(key, record)
-    if kept is None:
+    path = path_of_file(key, record)
+    if not path:
         return record
-    data = files[names.versioned_file(kept[0], kept[1].epoch, kept[1].uid)]
-    return replace(record, file=None, **{"content" if isinstance(record, Entity) else "bitmap": data})
+    return replace(record, file=None, **{"content" if isinstance(record, Entity) else "bitmap": files[path]})
 
 
 class Shop(Vault):
