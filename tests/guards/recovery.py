@@ -78,7 +78,7 @@ GUARDS = [
         instead="    known = Known()\n",
         why="No number of a commit that only a snapshot knows is used again (I18).",
         tests=(
-            "lifecycle/test_repair.py::test_the_loss_can_be_accepted_instead_and_old_snapshots_do_not_matter_any_more",
+            "lifecycle/test_repair.py::test_a_repair_begins_after_commits_that_only_the_name_of_a_damaged_file_shows_I18",
         ),
     ),
     Guard(
@@ -113,7 +113,9 @@ GUARDS = [
         "self._send([*self._guards, *some], look, what)",
         instead="self._send(list(some), look, what)",
         why="Of two runs at once one could build on what the other has made half (I6).",
-        tests=("lifecycle/test_rebuild.py::test_of_two_rebuilds_at_once_the_first_is_refused_I6",),
+        tests=(
+            "lifecycle/test_rebuild.py::test_a_request_of_the_earlier_run_that_arrives_late_does_no_harm_to_the_later_one_I6",
+        ),
     ),
     Guard(
         "rebuild/begins-a-topic-anew",

@@ -25,7 +25,7 @@ from pyspark_ledger.lifecycle.rates import Pace
 from pyspark_ledger.lifecycle.rebuild import from_storage
 from pyspark_ledger.log import policies, seal, snapshots, topics
 from pyspark_ledger.log.policies import Changes
-from pyspark_ledger.metadata.port import DeletedKey, NamespaceKey, TopicKey
+from pyspark_ledger.metadata.port import Create, DeletedKey, HeadKey, NamespaceKey, TopicKey, TransactionLost
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.tokens import Tokens
 from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
@@ -82,8 +82,8 @@ def test_no_ledger_commit_epoch_token_or_generation_is_used_again_I1_I10_I11(sho
     lost = shop.log()
     for number in range(50, 57):
         shop.commit(lost, number)  # these are lost, and some process has seen them
-    compact(lost)
     gc.collect(lost)
+    assert compact(lost) is not None
     before = lost.refresh(sync=True).head
     shop.lose()
     shop.rebuild()
@@ -92,7 +92,7 @@ def test_no_ledger_commit_epoch_token_or_generation_is_used_again_I1_I10_I11(sho
     assert after.next_commit == after.repaired > before.next_commit
     assert after.gc_epoch > before.gc_epoch
     assert after.token_base + after.tokens > before.token_base + before.tokens
-    assert compact(shop.log()) is None or shop.log().refresh().head.generation.number > before.generation.number
+    assert compact(shop.log()).number > before.generation.number
     shop.commit(shop.log(), 60)
     assert shop.log().refresh().head.end > before.end
 
@@ -307,8 +307,16 @@ def test_right_after_a_rebuild_everything_can_be_rebuilt_again_I1(shop):
     assert shop.facts() == before
 
 
-def test_a_rebuild_whose_zookeeper_is_lost_too_begins_again_I16(shop):
+def test_a_rebuild_whose_zookeeper_is_lost_too_begins_again_I16(shop, monkeypatch):
     before = shop.facts()
+
+    def die(*_) -> None:
+        raise Crash("right before the end")
+
+    shop.lose()
+    with monkeypatch.context() as patched, pytest.raises(Crash):
+        patched.setattr(names, "rebuilt_file", die)
+        shop.rebuild()
     for at in (3, 6, 9, 12):
         shop.lose()
         faults = Faults()
@@ -379,6 +387,39 @@ def test_of_two_rebuilds_at_once_the_first_is_refused_I6(shop, monkeypatch):
     monkeypatch.setattr(slow._metadata, "transact", transact)
     with pytest.raises(Conflict, match="LEDGER_REBUILD_FENCED"):
         slow.run()
+    assert shop.facts() == before
+
+
+def test_a_request_of_the_earlier_run_that_arrives_late_does_no_harm_to_the_later_one_I6(shop, monkeypatch):
+    before = shop.facts()
+    shop.lose()
+    slow, late = shop.rebuilding(), []
+    send = slow._metadata.transact
+
+    def makes_a_log(ops) -> bool:
+        return any(isinstance(op, Create) and isinstance(op.key, HeadKey) for op in ops)
+
+    def paused(ops):
+        if makes_a_log(ops):
+            late.append(ops)
+            raise Crash("paused")
+        return send(ops)
+
+    monkeypatch.setattr(slow._metadata, "transact", paused)
+    with pytest.raises(Crash):
+        slow.run()
+    fast = shop.rebuilding()
+    real = fast._metadata.transact
+
+    def overtaken(ops):
+        if makes_a_log(ops) and late:
+            with pytest.raises(TransactionLost):
+                send(late.pop())
+        return real(ops)
+
+    monkeypatch.setattr(fast._metadata, "transact", overtaken)
+    fast.run()
+    assert not late
     assert shop.facts() == before
 
 

@@ -175,6 +175,16 @@ def test_a_damaged_snapshot_is_passed_over_and_the_one_before_it_is_brought_back
     assert world.read() == [0, 1]
 
 
+def test_a_repair_begins_after_commits_that_only_the_name_of_a_damaged_file_shows_I18(world):
+    survivor = rolled_back(world)
+    known = survivor.view().head.next_commit
+    for found in snapshots.listed(world.storage, world.topic.uuid):
+        world.storage.delete(found.path)
+        world.storage.write(found.path, b"torn")
+    repair.accept_loss(world.log())
+    assert world.log().view().head.next_commit >= known + LIMITS.repair_jump
+
+
 def test_without_anything_in_storage_only_the_loss_can_be_accepted(world):
     survivor = world.log()
     append(survivor, 0)

@@ -56,6 +56,7 @@ def test_a_survivor_is_let_in_late_and_told_what_is_lost_and_a_repair_lets_every
             old = survivor.producer("t")
             write(old, 1)
             backups.take()
+            eventually(lambda: _is_let_in(survivor))
             write(old, 2, 3, 4)
             backups.restore()
 
@@ -95,6 +96,7 @@ def test_what_storage_has_is_brought_back_and_a_survivor_goes_on_I1_I18(tmp_path
             old = survivor.producer("t")
             write(old, 1)
             backups.take()
+            eventually(lambda: _is_let_in(survivor))
             write(old, 2, 3, 4)
             snapshots.leave(namespace_of(survivor).log("t"))
             backups.restore()
