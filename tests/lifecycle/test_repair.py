@@ -160,6 +160,17 @@ def test_the_loss_can_be_accepted_instead_and_old_snapshots_do_not_matter_any_mo
     assert world.read() == [0, 1, *range(20)]
 
 
+def test_what_came_after_an_earlier_repair_is_brought_back_over_the_gap_that_it_left_I1(world):
+    rolled_back(world)
+    repair.accept_loss(world.log())
+    log, backup = world.log(), snapshot(world.server)
+    append(log, 7)
+    snapshots.leave(log)
+    restore(world.server, backup)
+    repair.bring_back(world.log())
+    assert world.read() == [0, 1, 7]
+
+
 def test_a_damaged_snapshot_is_passed_over_and_the_one_before_it_is_brought_back(world):
     survivor = world.log()
     append(survivor, 0)
