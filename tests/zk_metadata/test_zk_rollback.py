@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
 
@@ -15,6 +12,7 @@ from pyspark_ledger.errors import DataLoss, Unavailable
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
 from pyspark_ledger.log import snapshots
 from tests.support.query import eventually
+from tests.support.zookeeper import Backups
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])
 
@@ -27,24 +25,6 @@ def write(producer: Producer, *numbers: int) -> None:
 
 def read(client: LedgerClient) -> list[int]:
     return [record["n"] for record in client.reader("t", end="latest")]
-
-
-class Backups:
-    """Of a server's data, taken while it is down."""
-
-    def __init__(self, server: LocalZooKeeper, data: Path, folder: Path) -> None:
-        self._server, self._data, self._folder = server, data, folder
-
-    def take(self) -> None:
-        self._server.kill()
-        shutil.copytree(self._data, self._folder)
-        self._server.restart()
-
-    def restore(self) -> None:
-        self._server.kill()
-        shutil.rmtree(self._data)
-        shutil.copytree(self._folder, self._data)
-        self._server.restart()
 
 
 def test_a_survivor_is_let_in_late_and_told_what_is_lost_and_a_repair_lets_everybody_go_on(tmp_path):
