@@ -618,15 +618,24 @@ _sharing = threading.Lock()
 
 
 def shared_namespace(
-    zookeeper: str | None, storage: str | None, password: str | None, *, answered: bool = False
+    zookeeper: str | None, storage: str | None, password: str | None, *, answered: bool = False, pooled: bool = True
 ) -> OpenNamespace:
     """One per process and namespace. Spark pools its driver-side Python processes and makes new readers and writers
     for every batch: connecting each time would cost more than the commit. ``answered``: ZooKeeper has answered the
-    process that planned this batch."""
+    process that planned this batch. ``pooled``: the process is one of Spark's, which does one thing at a time."""
     key = (os.getpid(), zookeeper_address(zookeeper), storage, password)
     with _sharing:
         for stale in [k for k in _shared if k[0] != key[0]]:
             del _shared[stale]  # inherited over a fork: not ours to use, nor to close
+        if pooled:
+            _forget_disconnected()
         if key not in _shared:
             _shared[key] = open_namespace(key[1], storage, password=password, answered=answered)
         return _shared[key]
+
+
+def _forget_disconnected() -> None:
+    """A ZooKeeper that was rolled back, or lost its data and was rebuilt, refuses a connection that has seen more than
+    it has. A query that is started again must not fail because a process of Spark still has such a connection."""
+    for key in [key for key, namespace in _shared.items() if not namespace.metadata.is_connected]:
+        _shared.pop(key).close()

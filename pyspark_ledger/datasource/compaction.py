@@ -41,7 +41,7 @@ def compact(
     password: str | None = None,
 ) -> CompactionStats | None:
     """One run as a Spark job; None if the topic has never been compacted and is empty."""
-    log = shared_namespace(zookeeper, storage, password).log(topic)
+    log = shared_namespace(zookeeper, storage, password, pooled=False).log(topic)
     with compaction.compacting(log):
         work = begin(log)
         if work is not None:

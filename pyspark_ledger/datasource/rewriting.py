@@ -32,7 +32,7 @@ def rewrite(
     password: str | None = None,
 ) -> Rewritten:
     """As ``client.rewrite``, as a Spark job."""
-    log = shared_namespace(zookeeper, storage, password).log(topic)
+    log = shared_namespace(zookeeper, storage, password, pooled=False).log(topic)
     uri, uuid = log.storage.uri, log.topic.uuid
 
     def on_executors(group: list[LedgerWork], epoch: int, report: Report) -> Iterable[LedgerCopy | Skipped]:

@@ -139,6 +139,8 @@ def _planned_log(options: WriteOptions, schema: pa.Schema, *, stream: bool, agai
 def _known_log(namespace: OpenNamespace, options: WriteOptions, max_age_s: float) -> Log | None:
     """Cached, so that what the log keeps in memory is not read again for every batch."""
     log = _logs.get((os.getpid(), id(namespace), options.topic))
+    if log is not None and log.metadata is not namespace.metadata:
+        return None  # of a namespace that was closed: another object has its id now
     if log is not None:
         try:
             log.check_readable(log.view(max_age_s).head)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.limits import DEFAULT_LIMITS, Limits
-from pyspark_ledger.errors import Unavailable
+from pyspark_ledger.errors import NotFound, Unavailable
 from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.log import root, topics
 from pyspark_ledger.log.log import Log
@@ -64,7 +64,12 @@ class OpenNamespace:
 
     def log(self, topic: str, *, watch: bool = False) -> Log:
         """A topic as this process sees it; with ``watch`` it is told of changes."""
-        return self.log_of(topics.get_topic(self.metadata, topic), watch=watch)
+        try:
+            found = topics.get_topic(self.metadata, topic)
+        except NotFound:
+            root.check_not_lost(self.metadata, self._asked_storage, self.address)
+            raise
+        return self.log_of(found, watch=watch)
 
     def log_of(self, topic: Topic, *, watch: bool = False) -> Log:
         """The same of a topic that was found before."""

@@ -154,6 +154,20 @@ def _new_namespace(metadata: Metadata, wanted: str | None, clock: Clock, address
     return Transactions(metadata, DEFAULT_LIMITS, clock).make(NamespaceKey(), record, "the namespace").record
 
 
+def check_not_lost(metadata: Metadata, asked: str | None, address: str) -> None:
+    """For who does not find a topic: raises DataLoss if that is because ZooKeeper has lost its data, as far as the
+    storage that was named shows it."""
+    if not asked or find(metadata, NamespaceKey()) is not None:
+        return
+    try:
+        storage = open_storage(normalise_uri(asked))
+        lost = _made_at(storage, address)
+    except LedgerError:
+        return  # that the topic is not there is true in any case
+    if lost:
+        raise _lost(storage, lost, address)
+
+
 def _made_at(storage: Storage, address: str) -> str:
     """The marker file of a namespace that was made at this address; empty if there is none."""
     for name in storage.files("") if address else ():

@@ -369,6 +369,11 @@ class Metadata(Protocol):
         ...
 
     @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection at this moment."""
+        ...
+
+    @property
     def connections(self) -> int:
         """How often this client was connected. What was read over an earlier connection may be of a history that a
         rollback has ended since: its version is the same as that of another record."""

@@ -37,6 +37,10 @@ class TimedMetadata(Metadata):
         return self._metadata.chores
 
     @property
+    def is_connected(self) -> bool:
+        return self._metadata.is_connected
+
+    @property
     def connections(self) -> int:
         return self._metadata.connections
 

@@ -414,6 +414,10 @@ class MemoryMetadata(Metadata):
         return 10.0
 
     @property
+    def is_connected(self) -> bool:
+        return True
+
+    @property
     def connections(self) -> int:
         return self._connections
 

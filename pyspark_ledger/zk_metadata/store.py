@@ -157,6 +157,10 @@ class ZooKeeperMetadata(Metadata):
         return self._retry(names[0], lambda client, deadline: get_children_many(client, names, deadline.remaining))
 
     @property
+    def is_connected(self) -> bool:
+        return self._lease.is_connected
+
+    @property
     def connections(self) -> int:
         return self._lease.connections
 

@@ -136,6 +136,24 @@ GUARDS = [
         ),
     ),
     Guard(
+        "lost/who-looks-for-a-topic-is-told",
+        "log/namespace.py",
+        "            root.check_not_lost(self.metadata, self._asked_storage, self.address)\n",
+        instead="",
+        why="That there is no such topic leads to making it again, while its records are in storage (I16).",
+        tests=(
+            "log/test_lost_namespace.py::test_who_looks_for_a_topic_is_told_that_all_are_lost_and_of_a_new_namespace_that_there_is_none_I16",
+        ),
+    ),
+    Guard(
+        "lost/a-process-of-spark-begins-anew",
+        "client.py",
+        "            _forget_disconnected()\n",
+        instead="            pass\n",
+        why="A ZooKeeper that was rolled back refuses who has seen more, and Spark keeps its processes (I16).",
+        tests=("zk_metadata/test_zk_rollback.py::test_a_process_that_spark_keeps_is_let_in_at_once_I16",),
+    ),
+    Guard(
         "rebuild/half-made",
         "log/root.py",
         "    if namespace is not None and namespace.rebuilding:\n",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.base import names
-from pyspark_ledger.errors import DataLoss
+from pyspark_ledger.errors import DataLoss, NotFound
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.port import NamespaceKey
 from pyspark_ledger.testing.memory import MemoryMetadata, MemoryServer
@@ -39,6 +39,15 @@ def test_an_empty_zookeeper_at_the_same_address_is_refused_and_nothing_is_made_I
     assert str(markers(tmp_path)[0].name) in str(refused.value)
     assert MemoryMetadata(empty).read(NamespaceKey()) is None
     assert {*tmp_path.rglob("*")} == before
+
+
+def test_who_looks_for_a_topic_is_told_that_all_are_lost_and_of_a_new_namespace_that_there_is_none_I16(tmp_path):
+    open_at(tmp_path).create_topic("t", SCHEMA)
+    with pytest.raises(DataLoss, match=r"LEDGER_NAMESPACE_LOST.*namespace rebuild --storage file:"):
+        open_at(tmp_path).log("t")
+    for namespace in (open_at(tmp_path, "zk1:2181/another"), open_at(tmp_path / "new")):
+        with pytest.raises(NotFound, match="LEDGER_TOPIC_NOT_FOUND"):
+            namespace.log("t")
 
 
 @pytest.mark.parametrize("address", ["zk1:2181/another", "zk1:2181", "zk1:2182/shop", "zk3:2181/shop", ""])

@@ -1,13 +1,16 @@
-"""A ZooKeeper's nodes as they are, without the code under test."""
+"""A ZooKeeper's nodes and its data folder as they are, without the code under test."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from kazoo.client import KazooClient
 from kazoo.security import CREATOR_ALL_ACL
 
+from pyspark_ledger.local.zookeeper import LocalZooKeeper
 from pyspark_ledger.zk_metadata.session import split_connect_string
 
 Dump = dict[str, tuple[bytes, int, int]]  # path -> data, version, ephemeral owner
@@ -49,3 +52,28 @@ def dump(namespace: str, password: str | None = None) -> Dump:
             data, stat = client.get(root + path)
             found[path] = data, stat.version, stat.ephemeralOwner
     return found
+
+
+class Backups:
+    """Of a server's data, taken while it is down."""
+
+    def __init__(self, server: LocalZooKeeper, data: Path, folder: Path) -> None:
+        self._server, self._data, self._folder = server, data, folder
+
+    def take(self) -> None:
+        self._server.kill()
+        shutil.copytree(self._data, self._folder)
+        self._server.restart()
+
+    def restore(self) -> None:
+        self._server.kill()
+        shutil.rmtree(self._data)
+        shutil.copytree(self._folder, self._data)
+        self._server.restart()
+
+    def lose(self) -> None:
+        """Everything, and there is no backup."""
+        self._server.kill()
+        for folder in self._data.glob("*/version-2"):
+            shutil.rmtree(folder)
+        self._server.restart()

@@ -55,7 +55,7 @@ def wrong(scene: str, count: int = 12) -> set[str]:
 
 def test_an_append_that_takes_unknown_for_not_done_is_found_out(monkeypatch):
     monkeypatch.setattr(protocol, "_look_for", lambda log, prepared, **_: lambda: False)
-    assert wrong("the log") & {"duplicate", "aborted read", "non-monotonic send"}
+    assert wrong("the log", 40) & {"duplicate", "aborted read", "non-monotonic send"}
 
 
 def test_a_gc_that_believes_in_an_old_list_of_what_is_named_is_found_out(monkeypatch):

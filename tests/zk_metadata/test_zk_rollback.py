@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
+from contextlib import closing
 
 import pyarrow as pa
 import pytest
 
 from pyspark_ledger import LedgerClient
 from pyspark_ledger.append.producer import Producer
-from pyspark_ledger.client import namespace_of
+from pyspark_ledger.client import namespace_of, shared_namespace
 from pyspark_ledger.errors import DataLoss, Unavailable
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
 from pyspark_ledger.log import snapshots
 from tests.support.query import eventually
+from tests.support.zookeeper import Backups
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])
 
@@ -27,24 +27,6 @@ def write(producer: Producer, *numbers: int) -> None:
 
 def read(client: LedgerClient) -> list[int]:
     return [record["n"] for record in client.reader("t", end="latest")]
-
-
-class Backups:
-    """Of a server's data, taken while it is down."""
-
-    def __init__(self, server: LocalZooKeeper, data: Path, folder: Path) -> None:
-        self._server, self._data, self._folder = server, data, folder
-
-    def take(self) -> None:
-        self._server.kill()
-        shutil.copytree(self._data, self._folder)
-        self._server.restart()
-
-    def restore(self) -> None:
-        self._server.kill()
-        shutil.rmtree(self._data)
-        shutil.copytree(self._folder, self._data)
-        self._server.restart()
 
 
 def test_a_survivor_is_let_in_late_and_told_what_is_lost_and_a_repair_lets_everybody_go_on(tmp_path):
@@ -109,3 +91,18 @@ def test_what_storage_has_is_brought_back_and_a_survivor_goes_on_I1_I18(tmp_path
                 eventually(lambda: _is_let_in(survivor, 31))
                 write(old, 5)
                 assert read(newcomer) == read(survivor) == [1, 2, 3, 4, 5]
+
+
+def test_a_process_that_spark_keeps_is_let_in_at_once_I16(tmp_path):
+    """Otherwise it is refused until the server has caught up, and with it every query that is started again."""
+    data, storage = tmp_path / "zookeeper", str(tmp_path / "storage")
+    with LocalZooKeeper(data_dir=data, fsync=False) as server:
+        before = shared_namespace(server.address, storage, None)
+        before.create_topic("t", SCHEMA)
+        assert shared_namespace(server.address, storage, None) is before
+        Backups(server, data, tmp_path / "none").lose()
+        with (
+            closing(shared_namespace(server.address, storage, None)) as again,
+            pytest.raises(DataLoss, match="LEDGER_NAMESPACE_LOST"),
+        ):
+            again.log("t")
