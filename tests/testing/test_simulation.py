@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 
@@ -16,7 +17,11 @@ from pyspark_ledger.errors import DataLoss
 from pyspark_ledger.lifecycle import gc, retention
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.testing.history import Reset
+from tests.simulation.keepers import Operator
 from tests.simulation.play import SCENES, Play, Rollback, era
+from tests.simulation.readers import SubscribedQuery
+from tests.simulation.subscribers import Resetter
+from tests.simulation.writers import Writer
 from tests.support import REPOSITORY, examples
 
 HISTORIES = examples(4)  # of each scene
@@ -79,9 +84,12 @@ def test_a_rollback_that_nobody_looks_for_is_found_out(monkeypatch):
 
 
 def test_a_reset_that_is_taken_for_a_lost_one_is_found_out(monkeypatch):
-    """A history in which a rollback has lost a reset, and the next one has its number."""
+    """A history in which a rollback has lost a reset, and the next one has its number. With few others on the stage such
+    a history is not far; this one is where it was when the test was written."""
     monkeypatch.setattr(SeenRevision, "is_of", lambda seen, cursor: seen.number <= cursor.revision)
-    assert "non-monotonic poll" in Play(1_005_787).run().names
+    monkeypatch.setitem(SCENES, "a rollback", [Writer, SubscribedQuery, Resetter, Resetter, Resetter, Operator])
+    histories = (play.run().names for play in map(Play, range(350, 5_000)) if play.scene == "a rollback")
+    assert any("non-monotonic poll" in names for names in islice(histories, 200))
 
 
 def test_resets_that_a_backup_has_brought_back_are_part_of_what_comes_after_it():
