@@ -117,19 +117,27 @@ def _compared(log: Log, view: View, saved: LogSnapshot, where: str) -> Later | N
 
 def _first_difference(log: Log, view: View, there: View) -> int:
     """The first number at which two histories have another commit, or only one of them has one: found by halves,
-    because each commit has the id of the one before."""
+    because each commit has the id of the one before. (Numbers may have gaps, which repairs have left.)"""
     same = max(_begin(view), _begin(there))
     end = min(view.head.next_commit, there.head.next_commit)
-    if same >= end:
-        return end
     while same < end:
         middle = (same + end) // 2
-        ours, theirs = log.commit(view, middle), log.commit(there, middle)
-        if ours is not None and theirs is not None and ours.id == theirs.id:
+        if _last_id(log, view, middle) == _last_id(log, there, middle):
             same = middle + 1
         else:
             end = middle
-    return same
+    return max(same, end)
+
+
+def _last_id(log: Log, view: View, number: int) -> bytes:
+    """The id of the last commit up to a number."""
+    after = log.commit(view, number + 1)
+    if after is None:
+        return view.head.last_commit
+    if after.previous:
+        return after.previous
+    found = log.commit(view, number)  # what comes after it is of format 1
+    return found.id if found is not None else b""
 
 
 def _begin(view: View) -> int:

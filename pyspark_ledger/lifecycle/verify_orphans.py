@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pyspark_ledger.base import names
 from pyspark_ledger.errors import CorruptData, DataLoss
-from pyspark_ledger.lifecycle.findings import Finding, Kind, finding
+from pyspark_ledger.lifecycle.findings import Finding, finding
 from pyspark_ledger.lifecycle.verify_files import is_in
 from pyspark_ledger.log import snapshots
 from pyspark_ledger.log.log import Log, View
@@ -47,8 +47,8 @@ def later_files(log: Log, head: Head) -> Iterator[Finding]:
 
 
 def of_snapshots(log: Log, look: Callable[[], View]) -> Iterator[Finding]:
-    """Snapshots of the log, from which a topic can be made again: whether they can be read, and name nothing that the
-    topic does not have. They are listed before the view is read: what comes later is no sign of a rollback."""
+    """Snapshots of the log, from which a topic can be made again: whether one can be read, and the newest names nothing
+    that the topic does not have. They are listed before the view is read: what comes later is no sign of a rollback."""
     there = snapshots.listed(log.storage, log.topic.uuid)
     view = look()
     try:
@@ -57,15 +57,20 @@ def of_snapshots(log: Log, look: Callable[[], View]) -> Iterator[Finding]:
         yield finding("rollback", error.message, file=log.storage.where(there[-1].path))
     except CorruptData:
         pass  # told where the log is looked at
-    for each in there:
-        try:
-            snapshots.read(log.storage, each)
-        except CorruptData as error:
-            advice = "nothing is lost: delete it, whoever seals the next ledger leaves another"
-            kind: Kind = "loss" if error.code == "LEDGER_FILE_MISSING" else "damage"
-            yield finding(
-                kind, f"a snapshot for recovery: {error.message}", file=log.storage.where(each.path), advice=advice
-            )
+    if there and not any(_can_be_read(log, each) for each in reversed(there)):
+        where, what = log.storage.where(there[-1].path), f"none of {len(there)} snapshots for a recovery can be read"
+        yield finding(
+            "damage", what, file=where, advice="nothing is lost: whoever seals the next ledger leaves another"
+        )
+
+
+def _can_be_read(log: Log, listed: snapshots.Listed) -> bool:
+    """One that was being written when a process died cannot, and is not needed as long as there is another."""
+    try:
+        snapshots.read(log.storage, listed)
+    except CorruptData:
+        return False
+    return True
 
 
 def orphans(log: Log, head: Head, named: array[int]) -> Orphans:

@@ -230,9 +230,11 @@ class Log:
         return self._view
 
     def head_changed(self, now: Versioned[Head]) -> None:
-        """Takes over a head that this process has just written, without a new commit."""
+        """Takes over a head that this process has just written, without a new commit. If it has another open ledger,
+        as after a repair, that is empty."""
         if self._view is not None and now.version == self._view.version + 1:
-            self._view = View(now.record, now.version, self._view.open_commits)
+            is_same = now.record.ledger == self._view.head.ledger
+            self._view = View(now.record, now.version, self._view.open_commits if is_same else ())
 
     def _open_commits(self, before: View | None, head: Head) -> tuple[Commit, ...] | None:
         """None if the ledger was sealed and its nodes were deleted while we read them, or ZooKeeper was rolled back

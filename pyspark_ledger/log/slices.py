@@ -116,7 +116,7 @@ class EntrySlice(LogSlice):
         return bool(self.producer or self.producer_column)
 
     def after(self, row: int) -> Position:
-        row = mask.skip(self.mask, self.all_rows, row, 0)
+        row = mask.skip(self.mask, self.all_rows, row, 0) if row < self.all_rows else row
         return self._position(row) if row < self.all_rows else Position(self.ledger, self.first_entry + 1, 0)
 
     def _position(self, row: int) -> Position:

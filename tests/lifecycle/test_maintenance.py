@@ -22,6 +22,7 @@ from pyspark_ledger.metadata.port import CondemnedsKey, GcKey, HeadKey, Maintain
 from pyspark_ledger.metadata.records import SetBack
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults, MemoryMetadata, MemoryServer
+from tests.support.said import said
 from tests.support.worlds import SMALL
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -155,7 +156,7 @@ def test_who_trims_and_does_not_compact_says_why_nothing_is_given_up(space, capl
     space.clock.sleep(DAY)
     space.run(space.maintainer(*(each for each in ACTIONS if each.name == "trim")), DAY)
     assert space.head("t").trim is None
-    assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
+    assert said(caplog) == [
         "topic=t action=trim: nothing is given up before the topic was compacted for the first time"
     ]
 

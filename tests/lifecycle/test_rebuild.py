@@ -25,7 +25,16 @@ from pyspark_ledger.lifecycle.rates import Pace
 from pyspark_ledger.lifecycle.rebuild import from_storage
 from pyspark_ledger.log import policies, seal, snapshots, topics
 from pyspark_ledger.log.policies import Changes
-from pyspark_ledger.metadata.port import Create, DeletedKey, HeadKey, NamespaceKey, TopicKey, TransactionLost
+from pyspark_ledger.metadata.port import (
+    CondemnedKey,
+    Create,
+    Delete,
+    DeletedKey,
+    HeadKey,
+    NamespaceKey,
+    TopicKey,
+    TransactionLost,
+)
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.tokens import Tokens
 from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
@@ -469,20 +478,37 @@ def test_an_empty_root_has_nothing_to_rebuild(tmp_path):
         Shop(tmp_path).rebuild()
 
 
-def test_a_deleted_topic_does_not_come_back_I1(shop):
+@pytest.mark.parametrize("age_s", [0.0, 3600.0], ids=["young", "old"])
+def test_a_deleted_topic_does_not_come_back_I1(shop, age_s):
     """Also if a process that was late has left a snapshot of it."""
-    log = shop.log(IDLE)
-    late = snapshots.take(log)
-    shop.namespace()
-    topics.delete_topic(log.metadata, IDLE, limits=LIMITS, clock=shop.clock)
+    namespace = shop.namespace()
+    namespace.create_topic("brief", SCHEMA)
+    shop.clock.sleep(age_s)
+    late = snapshots.take(namespace.log("brief"))
+    topics.delete_topic(namespace.metadata, "brief", limits=LIMITS, clock=shop.clock)
     shop.save()
-    snapshots.write(log.storage, late, shop.clock)
+    snapshots.write(namespace.storage, late, shop.clock)
     shop.lose()
     plan = shop.rebuild()
-    assert [topic.topic for topic in plan.topics] == [TOPIC]
-    assert [(each.topic, each.is_loss) for each in plan.left_out] == [(IDLE, False)]
-    assert shop.namespace().metadata.read(DeletedKey(IDLE)) is not None
-    assert shop.namespace().metadata.read(DeletedKey(GONE)) is not None
+    assert [topic.topic for topic in plan.topics] == [IDLE, TOPIC]
+    assert [(each.topic, each.is_loss) for each in plan.left_out] == [("brief", False)]
+    for name in ("brief", GONE):
+        assert shop.namespace().metadata.read(DeletedKey(name)) is not None
+
+
+def test_a_topic_that_was_deleted_long_ago_does_not_come_back_I1(shop):
+    """Nothing condemns it any more, and the namespace does not list it."""
+    namespace = shop.namespace()
+    made = namespace.create_topic("brief", SCHEMA)
+    late = snapshots.take(namespace.log("brief"))
+    topics.delete_topic(namespace.metadata, "brief", limits=LIMITS, clock=shop.clock)
+    namespace.metadata.transact([Delete(CondemnedKey(made.uuid))])
+    shop.clock.sleep(3600)
+    shop.save()
+    snapshots.write(namespace.storage, late, shop.clock)
+    shop.lose()
+    plan = shop.rebuild()
+    assert [(each.topic, each.is_loss) for each in plan.left_out] == [("brief", False)]
 
 
 def test_of_two_topics_with_one_name_the_later_comes_back(shop):

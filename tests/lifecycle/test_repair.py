@@ -160,6 +160,30 @@ def test_the_loss_can_be_accepted_instead_and_old_snapshots_do_not_matter_any_mo
     assert world.read() == [0, 1, *range(20)]
 
 
+def test_what_came_after_an_earlier_repair_is_brought_back_over_the_gap_that_it_left_I1(world):
+    rolled_back(world)
+    repair.accept_loss(world.log())
+    log, backup = world.log(), snapshot(world.server)
+    append(log, 7)
+    snapshots.leave(log)
+    restore(world.server, backup)
+    repair.bring_back(world.log())
+    assert world.read() == [0, 1, 7]
+
+
+@pytest.mark.parametrize("how", [repair.accept_loss, repair.bring_back])
+def test_who_has_repaired_goes_on_with_an_empty_ledger_and_leaves_a_snapshot_of_it_I4(world, how):
+    rolled_back(world)
+    log = world.log()
+    how(log)
+    assert log.view().open_commits == ()
+    [*_, newest] = snapshots.listed(world.storage, world.topic.uuid)
+    left = snapshots.read(world.storage, newest)
+    assert (left.commits, left.head.ledger) == ((), log.view().head.ledger)
+    append(log, 7)
+    assert world.read()[-1] == 7
+
+
 def test_a_damaged_snapshot_is_passed_over_and_the_one_before_it_is_brought_back(world):
     survivor = world.log()
     append(survivor, 0)

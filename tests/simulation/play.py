@@ -311,13 +311,13 @@ class Play:
             records = list(Reader(log, "earliest", "latest"))
             rows = self.ever_written(topic, (final_row(topic, record) for record in records))
             recorder.saw(FinalLog(topic=topic, rows=rows))
-            self.all_is_whole(log)
             self.no_file_is_left(log, recorder)
-            self.all_is_whole(log)
             minted += [record.token for record in records if record.token and topic == LOG]
         present = Tokens(self.stage.log(LOG), GROUP).present(minted) if minted else []
         there = tuple(token for token, is_there in zip(minted, present, strict=True) if is_there)
         recorder.saw(FinalTokens(topic=LOG, group=GROUP, present=there))
+        for topic in (LOG, TABLE, OUT):
+            self.all_is_whole(self.stage.log(topic))
 
     def nothing_is_left_standing(self) -> None:
         """I16: no flag, no lock, no owner of a process that is gone."""
