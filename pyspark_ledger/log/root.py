@@ -161,11 +161,11 @@ def check_not_lost(metadata: Metadata, asked: str | None, address: str) -> None:
         return
     try:
         storage = open_storage(normalise_uri(asked))
-        lost = _made_at(storage, address)
+        marker = _made_at(storage, address)
     except LedgerError:
         return  # that the topic is not there is true in any case
-    if lost:
-        raise _lost(storage, lost, address)
+    if marker:
+        raise _lost(storage, marker, address)
 
 
 def _made_at(storage: Storage, address: str) -> str:

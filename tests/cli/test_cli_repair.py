@@ -17,11 +17,6 @@ from pyspark_ledger.metadata.records import SetBack
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)  # reports go there
-
-
 @pytest.fixture
 def client(namespace, storage_root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # reports go there

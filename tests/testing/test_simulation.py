@@ -84,8 +84,8 @@ def test_a_rollback_that_nobody_looks_for_is_found_out(monkeypatch):
 
 
 def test_a_reset_that_is_taken_for_a_lost_one_is_found_out(monkeypatch):
-    """A history in which a rollback has lost a reset, and the next one has its number. With few others on the stage such
-    a history is not far; this one is where it was when the test was written."""
+    """A history in which a rollback has lost a reset, and the next one has its number. With few others on the stage
+    such a history is not far; this one is where it was when the test was written."""
     monkeypatch.setattr(SeenRevision, "is_of", lambda seen, cursor: seen.number <= cursor.revision)
     monkeypatch.setitem(SCENES, "a rollback", [Writer, SubscribedQuery, Resetter, Resetter, Resetter, Operator])
     histories = (play.run().names for play in map(Play, range(350, 5_000)) if play.scene == "a rollback")
