@@ -95,7 +95,7 @@ def _log_to_append_to(options: WriteOptions, plan: WritePlan, staged: list[Stage
     if is_empty and (not query or sinks.remembers(query, options.topic, uuid)):
         return None
     with _deletion_told(options, staged):
-        log = writer_log(options, uuid)
+        log = writer_log(options, uuid, plan.storage)
         sinks.check(query, options.topic, log.topic)
         if log.topic.uuid != uuid:
             raise gone_meanwhile(options.topic, recreated=True)

@@ -109,12 +109,17 @@ def writer_namespace(options: WriteOptions, *, planned: bool) -> OpenNamespace:
     return shared_namespace(connection.zookeeper, connection.storage, connection.password, answered=planned)
 
 
-def writer_log(options: WriteOptions, uuid: str | None = None) -> Log:
-    """The topic's log, for a commit. If what is in memory is outdated, the head's version differs. Only a topic with
-    this UUID is taken from memory, if one is given: of any other it is not known whether it is still there."""
+def writer_log(options: WriteOptions, uuid: str, storage: str) -> Log:
+    """The topic's log, for a commit of files that were staged for this topic in this root. If what is in memory is
+    outdated, the head's version differs. Another topic is not taken from memory: it is not known whether it is still
+    there. If the log in memory has another root, its files may have been moved, which the process that has planned the
+    batch knows already."""
     namespace = writer_namespace(options, planned=True)
     log = _known_log(namespace, options, FRESH_S)
-    if log is None or uuid not in (None, log.topic.uuid):
+    if log is not None and log.storage.uri != storage:
+        namespace.metadata.sync()
+        log = _known_log(namespace, options, 0)
+    if log is None or log.topic.uuid != uuid:
         namespace.metadata.sync()
         log = _open_log(namespace, options)
     return log

@@ -33,6 +33,7 @@ from pyspark_ledger.datasource.writer import LedgerStreamWriter
 from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import Conflict, Fenced, LedgerError, OutcomeUnknown
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
+from pyspark_ledger.log.log import Log
 from tests.support.said import said
 
 SCHEMA = StructType([StructField("n", LongType())])
@@ -80,6 +81,11 @@ class Run:
     def __init__(self, client: LedgerClient, run: str = "r1", query: str = "q", **options: str) -> None:
         self._options = {"zookeeper": client.zookeeper, "topic": "out", **options}
         self._query, self._run = query, run
+
+    def log(self) -> Log:
+        """As the process sees it that commits."""
+        plan = LedgerDataSource(self._options).streamWriter(SCHEMA, overwrite=False)._plan
+        return writer_log(WriteOptions.parse(self._options), plan.uuid, plan.storage)
 
     def stage(self, batch: int, *partitions: list[int]) -> tuple[LedgerStreamWriter, list[Staged]]:
         """New writers for every batch, and another one for its commit."""
@@ -197,7 +203,7 @@ def test_a_name_let_go_in_the_middle_of_a_replay_is_an_error_and_no_drop_I1(clie
     committer, staged = run.stage(0, [1])
     assert staged[0].skipped
     client.forget_producer("out", "spark-q")
-    writer_log(WriteOptions.parse(run._options)).refresh()
+    run.log().refresh()
     with pytest.raises(Conflict, match=r"LEDGER_RETRY.*run the batch again"):
         committer.commit(staged, 0)
 
@@ -268,7 +274,7 @@ class LosesAnswers:
 def test_an_unknown_outcome_is_resolved_and_the_batch_is_there_once_I14(client, outcomes):
     run = Run(client)
     run.write(0, [0])
-    log = writer_log(WriteOptions.parse(run._options))
+    log = run.log()
     log.metadata = LosesAnswers(log.metadata, *outcomes)
     run.write(1, [1])
     run.write(1, [1])  # what Spark does if it was killed right then
