@@ -10,6 +10,7 @@ import click
 
 from pyspark_ledger.cli.base import Command, Session
 from pyspark_ledger.cli.output import size
+from pyspark_ledger.cli.report import report_option, reporting
 from pyspark_ledger.errors import LedgerError, Unavailable
 
 if TYPE_CHECKING:
@@ -114,8 +115,11 @@ def _concerned(found: Finding) -> str:
 @click.option("--reason", default="", help="For those who are told that it is lost.")
 @click.option("--undo", is_flag=True, help="Take it back, after its file was restored from a copy.")
 @click.option("--yes", is_flag=True, help="Do it.")
+@report_option
 @click.pass_obj
-def skip_damaged(session: Session, topic: str, entry: str, reason: str, undo: bool, yes: bool) -> None:
+def skip_damaged(
+    session: Session, topic: str, entry: str, reason: str, undo: bool, yes: bool, report: str | None
+) -> None:
     """Give up an entry of TOPIC whose file is damaged or missing, as in 3:17, if there is no copy of the file.
 
     Readers that meet it are told exactly what is missing; those with failOnDataLoss=false, and compaction, go around
@@ -126,6 +130,9 @@ def skip_damaged(session: Session, topic: str, entry: str, reason: str, undo: bo
         amount = f"{planned.records:,} records from {planned.first} up to {planned.end}"
         if not undo:
             session.require_yes(yes, f"give up {amount} of topic '{topic}'", [row])
-        client.skip_damaged(topic, entry, reason=reason, undo=undo)
+        with reporting(session, report) as written:
+            written.found(row)
+            client.skip_damaged(topic, entry, reason=reason, undo=undo)
+            (written.done if undo else written.lost)({"records": planned.records, "reason": reason})
     done = "can be read again" if undo else "given up"
     session.output.done(f"{topic}: {amount} {done}", {**row, "reason": reason, "undo": undo})

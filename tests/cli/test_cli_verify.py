@@ -17,6 +17,11 @@ from tests.support.commands import run_command
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
 
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)  # reports go there
+
+
 @pytest.fixture
 def client(namespace, storage_root):
     """Ten commits of one record, in ledgers of two."""
@@ -136,6 +141,8 @@ def test_a_damaged_entry_is_shown_then_given_up_and_taken_back_when_a_copy_was_f
     assert done.exit_code == 0, done.output
     facts = json.loads(done.stdout)
     assert (facts["first"], facts["end"], facts["records"], facts["reason"]) == ("1:1:0", "1:2:0", 1, "rack 3")
+    [report] = map(json.loads, map(Path.read_text, Path().glob("pyspark-ledger-*.json")))
+    assert (report["outcome"], report["lost"]) == ("done", {"records": 1, "reason": "rack 3"})
     known = run(client, "topics", "verify", "orders")
     assert known.exit_code == 0
     assert "given up: 1 records from 1:1:0 up to 1:2:0" in known.output
