@@ -405,15 +405,15 @@ GUARDS = [
     Guard(
         "sink/planned-from-the-newest-head",
         "datasource/write_plan.py",
-        ("    log = _known_log(namespace, options, 0)\n"),
-        instead=("    log = _known_log(namespace, options, FRESH_S)\n"),
+        ("    log = _known_log(namespace, options, 0)\n    if log is None:\n"),
+        instead=("    log = _known_log(namespace, options, FRESH_S)\n    if log is None:\n"),
         why="A replay of what another process has committed is recognised before its files are written (I5).",
         tests=("datasource/test_sink.py::test_a_producer_name_belongs_to_one_query_until_it_is_let_go_I5",),
     ),
     Guard(
         "sink/committed-to-the-topic-that-is-there",
         "datasource/write_plan.py",
-        "if log is None or uuid not in (None, log.topic.uuid):",
+        "if log is None or log.topic.uuid != uuid:",
         instead="if log is None:",
         why="A log in memory may be of a topic that was deleted (I1).",
         tests=(
