@@ -65,10 +65,10 @@ class Storage(ABC):
         if self.marker and not self._is_marked():
             raise Unavailable(
                 f"{self.where(self.marker)} is not there: is the storage mounted on this machine, or was the folder "
-                "moved (docs/operations.md)? The namespace has this file in its storage root. Nothing is written or "
-                "deleted without it, or "
-                "the log would be split over two places. If this is the right place, and only the file was lost, make "
-                "an empty one of that name",
+                "moved (docs/recovery.md)? Or was the namespace rebuilt at another ZooKeeper address: then use that "
+                "one. The namespace has this file in its storage root. Nothing is written or deleted without it, or "
+                "the log would be split over two places. If this is the right place, nothing was rebuilt, and only "
+                "the file was lost, make an empty one of that name",
                 "LEDGER_STORAGE_MISSING",
             )
 
