@@ -9,6 +9,7 @@ MOST_TABLE_BYTES = 4 << 30  # in memory, of an index file, a snapshot or another
 MOST_BITMAP_NUMBERS = 1 << 27  # in one bitmap of tokens: 16 MB
 MOST_BATCH_ROWS = 1 << 24  # in one record batch of an entry file: we write a 256th of that
 MOST_MASKED_ROWS = 1 << 30  # of an entry of which some rows are masked: 128 MB
+MOST_TOPICS = 100  # that one query reads: each has a watch, and a part in every offset
 
 
 @dataclass(frozen=True, slots=True)

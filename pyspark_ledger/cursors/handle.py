@@ -182,7 +182,7 @@ class CursorHandle:
         )
 
     def _destination(self, to: PlaceLike) -> Place:
-        place = places.parse(to, "place to reset to")
+        place = places.parse(to, "place to reset to", self._log.topic.name)
         places.check_topic(self._log, place)
         places.check_seen(self._log, place)
         return place

@@ -39,7 +39,7 @@ class LedgerDataSource(DataSource):
 
     def schema(self) -> StructType:
         from pyspark_ledger.datasource.options import ReadOptions
-        from pyspark_ledger.datasource.planning import topic_schema
+        from pyspark_ledger.datasource.read_schema import topic_schema
 
         self._schema_is_the_topics = True
         return topic_schema(ReadOptions.parse(self.options))

@@ -10,8 +10,9 @@ from pyspark.sql.types import StructType
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.compaction.plan import state_slices
 from pyspark_ledger.datasource.executor.reading import LedgerPartition
-from pyspark_ledger.datasource.options import ReadOptions
-from pyspark_ledger.datasource.planning import check_asked_schema, open_log, share_out
+from pyspark_ledger.datasource.options import ReadOptions, TopicRange
+from pyspark_ledger.datasource.planning import TopicRead, open_log, share_out
+from pyspark_ledger.datasource.read_schema import check_asked_schema
 from pyspark_ledger.errors import DataLoss, InvalidInput
 from pyspark_ledger.log import generations, places, trimmed
 from pyspark_ledger.log.log import Log, View
@@ -28,15 +29,22 @@ def plan_batch(options: ReadOptions, schema: StructType) -> Sequence[LedgerParti
             "startingOffsets",
             "LEDGER_INVALID_OPTION",
         )
-    log = open_log(options, watch=False)
-    view = log.refresh(sync=True)
-    check_asked_schema(log, schema, options)
-    start = places.resolve(log, view, options.start, compacted=options.read_compacted)
-    end = places.resolve(log, view, options.end) if options.end else view.head.end
+    logs = [open_log(options, topic.name, watch=False) for topic in options.topics]
+    views = [log.refresh(sync=True) for log in logs]
+    check_asked_schema(logs, schema, options)
+    reads = [_plan_topic(*each, options) for each in zip(logs, views, options.topics, strict=True)]
+    parts = share_out(reads, options.min_partitions)
+    # Spark makes up a partition without a value when there is none.
+    return parts or [LedgerPartition(logs[0].storage.uri, logs[0].topic.uuid, logs[0].topic.name, ())]
+
+
+def _plan_topic(log: Log, view: View, topic: TopicRange, options: ReadOptions) -> TopicRead:
+    start = places.resolve(log, view, topic.start, compacted=options.read_compacted)
+    end = places.resolve(log, view, topic.end) if topic.end else view.head.end
     if start > end:
         raise InvalidInput(
-            f"the read would end at {end}, before it starts at {start}: mend the options that say where it starts and "
-            "ends",
+            f"the read of topic '{topic.name}' would end at {end}, before it starts at {start}: mend the options that "
+            "say where it starts and ends",
             "LEDGER_INVALID_OPTION",
         )
     start = _past_what_is_gone(log, view, start, end, options)
@@ -46,13 +54,10 @@ def plan_batch(options: ReadOptions, schema: StructType) -> Sequence[LedgerParti
         pieces = state_slices(log, view, start, end, around_lost=True)
     else:
         pieces = list(ReadSource(log, view, around_lost=True).slices(start, end))
-    parts = share_out(log, pieces, options.min_partitions)
     logger.info(
-        "planned topic=%s start=%s end=%s bytes=%d partitions=%d",
-        log.topic.name, start, end, sum(piece.bytes for piece in pieces), len(parts),
-    )  # fmt: skip
-    # Spark makes up a partition without a value when there is none.
-    return list(parts) or [LedgerPartition(log.storage.uri, log.topic.uuid, log.topic.name, ())]
+        "planned topic=%s start=%s end=%s bytes=%d", log.topic.name, start, end, sum(piece.bytes for piece in pieces)
+    )
+    return TopicRead(log, pieces)
 
 
 def _past_what_is_gone(log: Log, view: View, start: Position, end: Position, options: ReadOptions) -> Position:

@@ -7,11 +7,14 @@ where that was in ``from``, so that a replay of batch 0 reads what it read.
 Offsets also say what a query has seen: the last commit of which a record lies before the position, and which cursor it
 follows, under which reset. A query compares them with the topic: after a rollback of ZooKeeper, or if a subscription
 was deleted and made again, the same number stands for something else.
+
+A query may read several topics. What Spark keeps is one *document*, with a part for each of them.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -19,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.log import scan
-from pyspark_ledger.log.places import OFFSET_FORMAT, SeenCommit, only_topic
+from pyspark_ledger.log.places import OFFSET_FORMAT, SeenCommit, parts_of
 from pyspark_ledger.metadata.records import Topic
 
 if TYPE_CHECKING:
@@ -51,7 +54,8 @@ class Offset:
         commit = SeenCommit.of(last) if last is not None else None
         return replace(self, name=log.topic.name, records=records, commit=commit)
 
-    def to_json(self) -> dict[str, Any]:
+    def part(self) -> dict[str, Any]:
+        """What a document says of this topic."""
         assert self.records is not None, "of version 1: such an offset is read, and never written"
         fields: dict[str, Any] = {
             "epoch": self.epoch,
@@ -70,7 +74,12 @@ class Offset:
             fields["reset"] = self.reset.hex()
         if self.generation is not None:
             fields |= {"gen": self.generation, "base": str(self.base)}
-        return {"topics": {self.name: dict(sorted(fields.items()))}, "v": OFFSET_FORMAT}
+        return dict(sorted(fields.items()))
+
+
+def document(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """What Spark keeps, from what is said of each topic."""
+    return {"topics": dict(sorted(parts.items())), "v": OFFSET_FORMAT}
 
 
 def is_initial(offset: Any) -> bool:
@@ -78,11 +87,18 @@ def is_initial(offset: Any) -> bool:
     return isinstance(offset, dict) and offset.get("initial") is True
 
 
-def parse(offset: Any, topic: Topic) -> Offset:
-    """An offset from a checkpoint, of version 1 or 2; an error by name if it belongs to another topic or a newer
-    version, or is not one."""
+def parts(given: Any) -> dict[str, dict[str, Any]]:
+    """What a document of a checkpoint says of each topic, by name; of version 1, under an empty name. An error by name
+    if it is of a newer version, or no document of a ledger."""
     try:
-        name, fields = only_topic(offset, "an offset of the checkpoint")
+        return parts_of(given, "an offset of the checkpoint")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _no_offset(given, error) from None
+
+
+def parse(name: str, fields: Any, topic: Topic) -> Offset:
+    """What a document says of a topic, under the name that it has there. An error by name if it is another topic's."""
+    try:
         found = Offset(
             fields["id"],
             Position.parse(fields["pos"]),
@@ -98,14 +114,17 @@ def parse(offset: Any, topic: Topic) -> Offset:
             SeenCommit.parse(fields["commit"]) if "commit" in fields else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise InvalidInput(
-            f"the checkpoint has an offset that is not a ledger's: {_shown(offset)} ({why}). "
-            "It belongs to another source, or was changed: restore it from a copy, or start with a new checkpoint"
-        ) from None
+        raise _no_offset(fields, error) from None
     if found.uuid != topic.uuid:
         raise _of_another_topic(found, topic)
     return found
+
+
+def _no_offset(given: Any, error: Exception) -> InvalidInput:
+    return InvalidInput(
+        f"the checkpoint has an offset that is not a ledger's: {_shown(given)} ({type(error).__name__}: {error}). "
+        "It belongs to another source, or was changed: restore it from a copy, or start with a new checkpoint"
+    )
 
 
 def _shown(offset: Any) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pyspark_ledger.base import names
+from pyspark_ledger.base.limits import MOST_TOPICS
 from pyspark_ledger.base.sizes import parse_size
 from pyspark_ledger.dedup.id_ranges import IdColumns
 from pyspark_ledger.errors import InvalidInput
@@ -22,10 +24,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _INT64 = 1 << 63
+_EARLIEST = Place(word="earliest")
 
 BOTH = ("zookeeper", "zookeeper.password", "storage", "topic")
 READ = (
-    "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "maxRowsPerTrigger",
+    "topics", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "maxRowsPerTrigger",
     "maxBytesPerTrigger", "minRowsPerTrigger", "maxTriggerDelay", "columns", "minPartitions", "includeMetadata",
     "failOnDataLoss", "subscription", "subscriptionType", "readCompacted", "onSchemaChange",
 )  # fmt: skip
@@ -50,8 +53,7 @@ _ELSEWHERE = {
     "kafka.group.id": "subscription",
     "group.id": "subscription",
     "subscribepattern": "topic",
-    "topics": "topic",
-    "topicspattern": "topic",
+    "topicspattern": "topics",
     "assign": "topic",
     "txnappid": "producerName",
     "txnversion": "sequenceId",
@@ -93,11 +95,18 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicRange:
+    """A topic that is read, and from where to where."""
+
+    name: str
+    start: Place = _EARLIEST
+    end: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ReadOptions:
     connection: Connection
-    topic: str
-    start: Place
-    end: Place | None
+    topics: tuple[TopicRange, ...]
     max_rows: int | None
     max_bytes: int | None
     min_rows: int | None
@@ -132,12 +141,9 @@ class ReadOptions:
             raise invalid("minRowsPerTrigger", min_rows, f"it must not be above maxRowsPerTrigger ({max_rows})")
         if "subscriptiontype" in given and "subscription" not in given:
             raise InvalidInput("option 'subscriptionType' needs 'subscription'", "LEDGER_INVALID_OPTION")
-        start = _place(take, "startingOffsets", "startingTimestamp")
         return cls(
             connection=_connection(take),
-            topic=_topic(given),
-            start=start or Place(word="earliest"),
-            end=_place(take, "endingOffsets", "endingTimestamp"),
+            topics=_topic_ranges(given, take),
             max_rows=max_rows,
             max_bytes=take("maxBytesPerTrigger", _size, None),
             min_rows=min_rows,
@@ -185,6 +191,10 @@ class WriteOptions:
         given = {name.lower(): value for name, value in options.items()}
         take = _Taker(given)
         producer, sequence, ids = _producer(take)
+        if "topics" in given:
+            raise InvalidInput(
+                "option 'topics' is for reading: a write goes to one topic, given as 'topic'", "LEDGER_INVALID_OPTION"
+            )
         topic, mode = _topic(given), take("deduplication", _one_of("sequence", "token", "none"), "sequence")
         if mode != "sequence" and (sequence is not None or ids is not None):
             option = "sequenceId" if ids is None else "sequenceColumn"
@@ -269,7 +279,10 @@ def _connection(take: _Taker) -> Connection:
 def _topic(given: Mapping[str, str]) -> str:
     paths = _paths(given.get("paths") or "[]")
     if len(paths) > 1:
-        raise InvalidInput("one topic at a time: union the streams of several", "LEDGER_INVALID_OPTION")
+        raise InvalidInput(
+            f"several topics by path: read them with option topics='{','.join(map(str, paths))}'; a write has one",
+            "LEDGER_INVALID_OPTION",
+        )
     path, option = given.get("path") or next(iter(paths), None), given.get("topic")
     if path and option and path != option:
         raise InvalidInput(f"the topic is '{path}' by path and '{option}' by option: give one", "LEDGER_INVALID_OPTION")
@@ -295,23 +308,56 @@ def _paths(text: str) -> list[Any]:
     return paths
 
 
-def _place(take: _Taker, offsets: str, timestamp: str) -> Place | None:
-    """One end of a read."""
-    by_offset: Place | None = take(offsets, _offset, None)
+def _topic_ranges(given: Mapping[str, str], take: _Taker) -> tuple[TopicRange, ...]:
+    """What is read of each topic."""
+    several: tuple[str, ...] | None = take("topics", _topics, None)
+    if several is not None and (given.get("topic") or given.get("path") or _paths(given.get("paths") or "[]")):
+        raise InvalidInput("options 'topics' and 'topic' (or a path) exclude each other", "LEDGER_INVALID_OPTION")
+    topics = several or (_topic(given),)
+    starts = _places(take, "startingOffsets", "startingTimestamp", topics)
+    ends = _places(take, "endingOffsets", "endingTimestamp", topics)
+    return tuple(
+        TopicRange(topic, start or _EARLIEST, end) for topic, start, end in zip(topics, starts, ends, strict=True)
+    )
+
+
+def _places(take: _Taker, offsets: str, timestamp: str, topics: Sequence[str]) -> list[Place | None]:
+    """One end of a read, for each topic."""
+    by_offset: list[Place] | None = take(offsets, partial(_offsets, topics=topics), None)
     by_time: Place | None = take(timestamp, _timestamp, None)
     if by_offset is not None and by_time is not None:
         raise InvalidInput(f"options '{offsets}' and '{timestamp}' exclude each other", "LEDGER_INVALID_OPTION")
-    return by_offset if by_time is None else by_time
+    return [by_time] * len(topics) if by_offset is None else list(by_offset)
 
 
-def _offset(option: str, text: str) -> Place:
+def _offsets(option: str, text: str, topics: Sequence[str]) -> list[Place]:
+    found = [_offset(option, text, topic) for topic in topics]
+    for topic, place in zip(topics, found, strict=True):
+        if len(topics) > 1 and place.position is not None and place.topic != topic:
+            raise invalid(
+                option, text, f"it says nothing of topic '{topic}'. A position belongs to one topic: for several, use "
+                "earliest, latest, a time, or an offset's JSON with all of them"
+            )  # fmt: skip
+    return found
+
+
+def _offset(option: str, text: str, topic: str) -> Place:
     try:
-        place = places.parse_offset(text)
-    except InvalidInput as newer:
-        raise InvalidInput(f"option '{option}': {newer.message}", newer.code) from None
+        place = places.parse_offset(text, topic)
+    except InvalidInput as wrong:
+        raise InvalidInput(f"option '{option}': {wrong.message}", wrong.code) from None
     if place is None:
         raise invalid(option, text, "use earliest, latest, a position such as 3:17:0, or an offset's JSON")
     return place
+
+
+def _topics(option: str, text: str) -> tuple[str, ...]:
+    topics = tuple(part.strip() for part in text.split(","))
+    if not all(topics) or len(set(topics)) != len(topics):
+        raise invalid(option, text, "it must be topics' names, each once, with commas between")
+    if len(topics) > MOST_TOPICS:
+        raise invalid(option, f"{text[:40]}…", f"{len(topics)} topics, and a query reads {MOST_TOPICS} at most")
+    return tuple(map(names.check_topic_name, topics))
 
 
 def _timestamp(option: str, text: str) -> Place:

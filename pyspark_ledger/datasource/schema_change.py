@@ -4,18 +4,20 @@ copied without the new one would lack it for good."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+
+import pyarrow as pa
 
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import Conflict
+from pyspark_ledger.files.schema import fits
 from pyspark_ledger.log.log import Log, View
 
 
 class SchemaWatch:
     """Finds the first commit with columns that a stream does not know. Costs nothing until the topic gets a column."""
 
-    def __init__(self, log: Log, columns: Iterable[str]) -> None:
-        self._log, self._columns = log, frozenset(columns)
+    def __init__(self, log: Log, columns: pa.Schema) -> None:
+        self._log, self._columns = log, {field.name: field for field in columns}
         self._known = -1  # all schemas up to this one have only columns that the stream knows
         self._found: tuple[Position, Position] | None = None  # searched from, and what was found
 
@@ -45,7 +47,12 @@ class SchemaWatch:
         return view.head.schema_id if commit is None else commit.schema_id
 
     def _new_columns(self, schema_id: int) -> list[str]:
-        return [name for name in self._log.schema(schema_id).names if name not in self._columns]
+        return [field.name for field in self._log.schema(schema_id) if not self._has(field)]
+
+    def _has(self, field: pa.Field) -> bool:
+        """If the stream reads several topics, another one may have a column of that name and of another type."""
+        known = self._columns.get(field.name)
+        return known is not None and fits(known.type, field.type)
 
     def changed(self, change: Position) -> Conflict:
         new = ", ".join(f"'{name}'" for name in self._new_columns(self._known + 1))

@@ -10,13 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import signal
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from pyspark_ledger.base.clock import Deadline
 from pyspark_ledger.base.names import this_process
@@ -29,12 +24,11 @@ from pyspark_ledger.datasource.offsets import Offset
 from pyspark_ledger.datasource.options import ReadOptions
 from pyspark_ledger.errors import Conflict, CursorUnderRevision, DataLoss
 from pyspark_ledger.log.log import Log
-from pyspark_ledger.log.places import SEEN_BYTES
+from pyspark_ledger.log.places import SEEN_BYTES, Place
 from pyspark_ledger.metadata.records import Cursor, Head
 
 logger = logging.getLogger(__name__)
 
-_GOODBYE_S = 3.0
 _WAIT_S = 0.05
 
 
@@ -56,18 +50,17 @@ class BatchStart:
 class Subscription:
     """Attached to a cursor for as long as the query runs."""
 
-    def __init__(self, log: Log, options: ReadOptions) -> None:
+    def __init__(self, log: Log, options: ReadOptions, start: Place) -> None:
         self._log = log
         self._fail_on_data_loss = options.fail_on_data_loss
         compacted = options.read_compacted
         node = CursorNode(log, options.subscription)
-        node.ensure(options.start, compacted=compacted)
+        node.ensure(start, compacted=compacted)
         name = f"a query in {this_process()}"
         self._attachment = Attachment(node, options.subscription_type, name, compacted=compacted)
         self._attached = self._attachment.attach()  # the cursor at that moment
         self._warned = False
         self._attached_under: int | None = self._attached.epoch  # None: the checkpoint was compared with it
-        self._restore_signal = _on_sigterm(self._attachment.detach)
         self._being_reset: _BeingReset | None = None  # set while batches wait for the end of a reset
 
     @property
@@ -188,16 +181,18 @@ class Subscription:
             return None
 
     def is_void(self, end: Offset) -> bool:
-        """Whether a reset has discarded the batch that ends here before it finished."""
-        cursor = self._attachment.verified()
-        if end.revision >= cursor.void_below:
-            return False
-        finished = (past.finished for past in cursor.past_revisions if past.revision == end.revision)
-        return end.position > next(finished, EARLIEST)
+        return is_void(self._attachment.verified(), end)
 
     def leave(self) -> None:
-        self._restore_signal()
         self._attachment.detach()
+
+
+def is_void(cursor: Cursor, end: Offset) -> bool:
+    """Whether a reset has discarded the batch that ends here before it finished."""
+    if end.revision >= cursor.void_below:
+        return False
+    finished = (past.finished for past in cursor.past_revisions if past.revision == end.revision)
+    return end.position > next(finished, EARLIEST)
 
 
 def _unread(at: Offset | None, cursor: Cursor) -> int:
@@ -228,26 +223,3 @@ class _BeingReset:
         if self._next_line.passed:
             logger.warning("no new batches for %s: it is being reset, and that does not end", self._node.what)
             self._next_line = Deadline(self._log.clock, self._log.limits.waiting_log_s)
-
-
-def _on_sigterm(goodbye: Callable[[], None]) -> Callable[[], None]:
-    """Calls ``goodbye`` on SIGTERM: that is how Spark ends the process of a stopped query, without calling anything
-    before. Returns a function that undoes this."""
-    if threading.current_thread() is not threading.main_thread():
-        return lambda: None
-
-    def leave(_signal: int, _frame: Any) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes twice
-        # Not in this thread: the signal may have come in the middle of a request, with its locks held.
-        farewell = threading.Thread(target=goodbye, daemon=True)
-        farewell.start()
-        farewell.join(_GOODBYE_S)
-        os._exit(0)
-
-    previous = signal.signal(signal.SIGTERM, leave)
-    return lambda: _restore(previous)
-
-
-def _restore(handler: Any) -> None:
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)

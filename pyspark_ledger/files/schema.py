@@ -116,6 +116,34 @@ def merge(topic: pa.Schema, incoming: pa.Schema, *, may_add: bool) -> pa.Schema:
     return pa.schema([*topic, *added]) if added else topic
 
 
+def union(topics: Mapping[str, pa.Schema]) -> pa.Schema:
+    """The columns of several topics that are read together, by the topics' names. A column that one of them does not
+    have may be null. InvalidInput names the topics whose columns do not go together."""
+    fields: dict[str, pa.Field] = {}
+    first: dict[str, str] = {}  # which topic had a column first
+    for topic, schema in topics.items():
+        for field in schema:
+            seen = field.name.lower()
+            fields[seen] = _either(fields[seen], field, first[seen], topic) if seen in fields else field
+            first.setdefault(seen, topic)
+    everywhere = set.intersection(*({name.lower() for name in schema.names} for schema in topics.values()))
+    return pa.schema([field if seen in everywhere else field.with_nullable(True) for seen, field in fields.items()])
+
+
+def _either(one: pa.Field, other: pa.Field, topic: str, other_topic: str) -> pa.Field:
+    """The column that has the values of both."""
+    nullable = one.nullable or other.nullable
+    if one.name == other.name and one.metadata == other.metadata:
+        for field, narrower in ((one, other), (other, one)):
+            if fits(field.type, narrower.type):
+                return field.with_nullable(nullable)
+    raise InvalidInput(
+        f"topics '{topic}' and '{other_topic}' cannot be read together: the first has {_show(one)}, the second "
+        f"{_show(other)}. Read them apart, or name the columns to read without it in option 'columns'",
+        "LEDGER_SCHEMA_MISMATCH",
+    )
+
+
 def check_version(kind: pa.DataType, column: str, key: str) -> None:
     if column == key:
         raise InvalidInput(

@@ -77,15 +77,16 @@ class Settled:
 # -- parsing ------------------------------------------------------------------------------------------------------
 
 
-def parse(given: PlaceLike, what: str = "place in a topic") -> Place:
-    """The place that was given. InvalidInput if it is none; ``what`` says in the message what it was needed for."""
+def parse(given: PlaceLike, what: str = "place in a topic", topic: str = "") -> Place:
+    """The place that was given. InvalidInput if it is none; ``what`` says in the message what it was needed for. Of an
+    offset of several topics, what it says of ``topic``."""
     if isinstance(given, Place):
         return given
     if isinstance(given, Position):
         return Place(position=given)
     if isinstance(given, datetime):
         return Place(publish_ms=_milliseconds(given))
-    place = (parse_offset(given) or _parse_iso(given)) if isinstance(given, str) else None
+    place = (parse_offset(given, topic) or _parse_iso(given)) if isinstance(given, str) else None
     if place is None:
         raise InvalidInput(
             f"{given!r} is no {what}: use earliest, latest, a position as 3:17:0, an offset's JSON, or a time "
@@ -95,8 +96,8 @@ def parse(given: PlaceLike, what: str = "place in a topic") -> Place:
     return place
 
 
-def parse_offset(text: str) -> Place | None:
-    """earliest, latest, a position, or an offset's JSON; None if it is none of these."""
+def parse_offset(text: str, topic: str = "") -> Place | None:
+    """earliest, latest, a position, or what an offset's JSON says of a topic; None if it is none of these."""
     text = text.strip()
     if text.lower() == "earliest":
         return Place(word="earliest")
@@ -104,7 +105,7 @@ def parse_offset(text: str) -> Place | None:
         return Place(word="latest")
     try:
         offset: dict[str, Any] = json.loads(text) if text.startswith("{") else {"pos": text}
-        name, fields = only_topic({"v": 1, "topic": "", **offset}, f"the offset {text}")
+        name, fields = part_of({"v": 1, "topic": "", **offset}, topic, f"the offset {text}")
         commit = SeenCommit.parse(fields["commit"]) if "commit" in fields else None
         return Place(position=Position.parse(fields["pos"]), uuid=str(fields["id"]), topic=name, commit=commit)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -115,10 +116,10 @@ def parse_offset(text: str) -> Place | None:
         raise
 
 
-def only_topic(offset: dict[str, Any], what: str) -> tuple[str, dict[str, Any]]:
-    """What the JSON of an offset says about its one topic: the topic's name, and the fields as of version 2. Version 1
-    had them beside the version, and no name. KeyError and the like if it is no offset; InvalidInput if it is one that
-    this version cannot use, and then ``what`` says which."""
+def parts_of(offset: dict[str, Any], what: str) -> dict[str, dict[str, Any]]:
+    """What the JSON of an offset says about each of its topics, by name, with the fields as of version 2. Version 1 had
+    those of its one topic beside the version, and no name: then that is empty. KeyError and the like if it is no
+    offset; InvalidInput if it is of a newer version, and then ``what`` says which."""
     version = offset["v"]
     if version > OFFSET_FORMAT:
         raise InvalidInput(
@@ -126,13 +127,25 @@ def only_topic(offset: dict[str, Any], what: str) -> tuple[str, dict[str, Any]]:
             "LEDGER_NEWER_FORMAT",
         )
     if version == 1:
-        return "", {**offset, "id": offset["topic"]}
+        return {"": {**offset, "id": offset["topic"]}}
     if version != OFFSET_FORMAT:
         raise ValueError(f"there is no format {version}")
     topics = offset["topics"]
-    if len(topics) > 1:
-        raise InvalidInput(f"{what} is of several topics, {', '.join(sorted(topics))}: a read has exactly one")
-    ((name, fields),) = topics.items()
+    if not topics or not all(isinstance(fields, dict) for fields in topics.values()):
+        raise ValueError("it says nothing of a topic")
+    return dict(topics)
+
+
+def part_of(offset: dict[str, Any], topic: str, what: str) -> tuple[str, dict[str, Any]]:
+    """The name and the fields of a topic in an offset. An offset of one topic is taken whatever name it has: who uses
+    it compares the topics' ids, and says more."""
+    parts = parts_of(offset, what)
+    if topic in parts:
+        return topic, parts[topic]
+    if len(parts) > 1:
+        wanted = f"'{topic}' is not one of them" if topic else "give what it says of one of them"
+        raise InvalidInput(f"{what} is of several topics, {', '.join(sorted(parts))}: {wanted}")
+    ((name, fields),) = parts.items()
     return name, fields
 
 

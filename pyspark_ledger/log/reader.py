@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -180,7 +180,7 @@ class Reader:
                 logger.warning("%s; going around them, because fail_on_data_loss is False", each.loss(view.head.name))
 
 
-def projection(schema: pa.Schema, columns: list[str] | None, topic: str) -> pa.Schema:
+def projection(schema: pa.Schema, columns: Sequence[str] | None, topic: str) -> pa.Schema:
     if columns is None:
         return schema
     for name in columns:

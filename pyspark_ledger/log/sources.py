@@ -59,16 +59,23 @@ class ReadSource:
         return lost.between(self._log.files, self._view.head, in_log, end) if in_log < end else []
 
     def advance(
-        self, start: Position, end: Position, max_rows: int | None = None, max_bytes: int | None = None
+        self,
+        start: Position,
+        end: Position,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
+        *,
+        must: bool = True,
     ) -> tuple[Position, int]:
-        """How far a read from ``start`` may go under its limits, and how many rows that is."""
+        """How far a read from ``start`` may go under its limits, and how many rows that is. ``must``: it has a row also
+        if that alone is larger than the limit, which would stop a stream for ever."""
         if max_rows is None and max_bytes is None and (self._generation is None or start >= self._generation.horizon):
             return end, scan.count(self._log, self._view, start, end)
         rows_left = _UNLIMITED if max_rows is None else max_rows
         bytes_left = _UNLIMITED if max_bytes is None else max_bytes
         position, rows = start, 0
         for piece in self.slices(start, end):
-            take = _rows_that_fit(piece, rows_left, bytes_left, at_least=0 if rows else 1)
+            take = _rows_that_fit(piece, rows_left, bytes_left, at_least=1 if must and not rows else 0)
             if take == 0:
                 return position, rows
             taken = piece.first(take)
@@ -96,8 +103,7 @@ class ReadSource:
 
 
 def _rows_that_fit(piece: Slice, rows_left: int, bytes_left: int, *, at_least: int) -> int:
-    """How many rows of a piece fit; large pieces are split. The first piece gives at least one row: otherwise a limit
-    below a row's size would stop the stream for ever."""
+    """How many rows of a piece fit; large pieces are split."""
     rows = min(piece.rows, rows_left)
     if piece.bytes > bytes_left:
         fitting = piece.until(piece.start + bytes_left * piece.all_rows // piece.file.length).rows

@@ -89,7 +89,7 @@ def test_a_query_whose_checkpoint_is_past_the_end_does_not_move_the_cursor_there
     again = careless.plan(end)
     assert (fields(again)["pos"], careless.read(end, again), mark(world)) == ("0:3:0", [], Position(0, 0, 0))
     append(world.log(), 100)
-    careless.reader._planner.log().refresh(sync=True)
+    careless.reader._planner.topics[0].log().refresh(sync=True)
     last = careless.plan(again)
     assert (careless.read(again, last), mark(world)) == ([100], Position(0, 3, 0))
     careless.reader.stop()

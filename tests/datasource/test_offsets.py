@@ -18,7 +18,7 @@ from pyspark_ledger.files.storage import LocalStorage
 from pyspark_ledger.lifecycle import repair
 from pyspark_ledger.log import root, snapshots
 from pyspark_ledger.log.namespace import OpenNamespace
-from tests.support.query import INITIAL, Query, WorldQuery, edited, fields, flat, version_1
+from tests.support.query import INITIAL, Query, WorldQuery, document, edited, fields, flat, parse, version_1
 from tests.support.rollback import accept_the_loss, restore, snapshot
 from tests.support.said import said
 from tests.support.worlds import World, append, forget
@@ -68,7 +68,7 @@ def test_what_was_written_is_what_is_read_back(world):
     ):
         log = world.log()
         seen = offset.seen(log, log.view())
-        assert offsets.parse(seen.to_json(), world.topic) == seen
+        assert parse(document(seen), world.topic) == seen
 
 
 def test_the_commit_is_the_last_one_of_which_a_record_lies_before_the_position(world):
@@ -189,23 +189,6 @@ def test_options_and_resets_take_offsets_of_both_versions(world, written):
 
 
 # -- what is not accepted -----------------------------------------------------------------------------------------
-
-
-def several(world):
-    log = world.log()
-    offset = offsets.Offset(world.topic.uuid, log.view().head.end).seen(log, log.view()).to_json()
-    return {**offset, "topics": {**offset["topics"], "orders": fields(offset)}}
-
-
-def test_several_topics_are_refused_by_name_wherever_an_offset_may_be_given(world):
-    CursorNode(world.log(), "s").ensure("earliest")
-    for given in (
-        lambda offset: WorldQuery(world, offset=offset).plan(),
-        lambda offset: WorldQuery(world, startingOffsets=json.dumps(offset)),
-        lambda offset: CursorHandle(world.log(), "s").reset(json.dumps(offset)),
-    ):
-        with pytest.raises(InvalidInput, match=r"several topics, orders, t: a read has exactly one"):
-            given(several(world))
 
 
 @pytest.mark.parametrize(

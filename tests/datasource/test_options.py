@@ -8,11 +8,12 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import LedgerClient
-from pyspark_ledger.datasource import LedgerDataSource, offsets
+from pyspark_ledger.datasource import LedgerDataSource
 from pyspark_ledger.datasource.options import ReadOptions, TokenOptions, WriteOptions
 from pyspark_ledger.errors import InvalidInput, LedgerError, NotFound
 from pyspark_ledger.log.places import Place
 from pyspark_ledger.metadata.records import Topic
+from tests.support.query import parse
 
 SCHEMA = StructType([StructField("n", LongType()), StructField("s", StringType())])
 
@@ -58,8 +59,7 @@ def write(**options: str) -> WriteOptions:
         # Pulsar
         ("service.url", "zookeeper"),
         ("maxEntriesPerTrigger", "maxRowsPerTrigger"),
-        ("topics", "topic"),
-        ("topicsPattern", "topic"),
+        ("topicsPattern", "topics"),
     ],
 )
 @pytest.mark.parametrize("parse", [read, write])
@@ -188,13 +188,13 @@ def test_durations_have_units(text, seconds):
     ],
 )
 def test_a_start_or_an_end_is_a_word_a_position_or_an_offset(text, place):
-    assert read(startingOffsets=text).start == place
-    assert read(endingOffsets=text).end == place
+    assert read(startingOffsets=text).topics[0].start == place
+    assert read(endingOffsets=text).topics[0].end == place
 
 
 @pytest.mark.parametrize("text", ["1000", "1970-01-01T00:00:01Z", "1970-01-01T01:00:01+01:00", "1970-01-01 00:00:01"])
 def test_a_time_is_iso_or_milliseconds_and_utc_unless_it_says_otherwise(text):
-    assert read(startingTimestamp=text).start.publish_ms == 1000
+    assert read(startingTimestamp=text).topics[0].start.publish_ms == 1000
 
 
 # -- conflicts -------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def test_a_topic_is_a_name_not_a_path(key, name):
 
 
 def test_several_paths_are_a_clear_error():
-    with pytest.raises(InvalidInput, match="one topic at a time: union"):
+    with pytest.raises(InvalidInput, match="several topics by path: read them with option topics='a,b'"):
         ReadOptions.parse({"paths": '["a","b"]'})
 
 
@@ -260,7 +260,7 @@ def test_an_offset_of_a_newer_format_is_refused_by_name():
     newer = {"epoch": 0, "pos": "0:1:0", "rev": 0, "topic": "u", "v": 3}
     topic = Topic("t", "u", "", "", 0)
     with pytest.raises(InvalidInput, match=r"LEDGER_NEWER_FORMAT.*format 3.*knows 2: upgrade"):
-        offsets.parse(newer, topic)
+        parse(newer, topic)
     with pytest.raises(InvalidInput, match=r"LEDGER_NEWER_FORMAT.*'startingOffsets'.*format 3.*knows 2: upgrade"):
         read(startingOffsets='{"pos": "anything", "v": 3}')
 
@@ -268,7 +268,7 @@ def test_an_offset_of_a_newer_format_is_refused_by_name():
 @pytest.mark.parametrize("alien", [{}, {"v": 1}, {"v": "1"}, {"partition": 3}, {"v": 1, "pos": "x", "topic": "u"}])
 def test_another_sources_offset_is_refused(alien):
     with pytest.raises(InvalidInput):
-        offsets.parse(alien, Topic("t", "u", "", "", 0))
+        parse(alien, Topic("t", "u", "", "", 0))
 
 
 # -- with a namespace ------------------------------------------------------------------------------------------
@@ -378,7 +378,7 @@ def test_a_token_group_is_the_sinks_topic_unless_it_is_given():
 
 
 def test_one_path_in_a_list_is_one_topic():
-    assert ReadOptions.parse({"paths": '["orders"]'}).topic == "orders"
+    assert ReadOptions.parse({"paths": '["orders"]'}).topics[0].name == "orders"
 
 
 def test_a_sequence_id_without_deduplication_is_a_contradiction():

@@ -57,7 +57,7 @@ class Follower(Query):
         return [(r["k"], r["v"]) for part in parts for batch in self.reader.read(part) for r in batch.to_pylist()]
 
     def step(self) -> bool:
-        self.reader._planner.log().refresh(sync=True)  # else a watch says so, a moment later
+        self.reader._planner.topics[0].log().refresh(sync=True)  # else a watch says so, a moment later
         start, end = self.plan()
         if start == end:
             return False

@@ -30,7 +30,7 @@ from pyspark_ledger.log import scan
 from pyspark_ledger.log.seal import seal
 from pyspark_ledger.testing.clock import SeededClock
 from tests.support import examples
-from tests.support.query import INITIAL, WorldQuery, fields, flat, version_1
+from tests.support.query import INITIAL, WorldQuery, document, fields, flat, version_1
 from tests.support.worlds import World, append
 
 LIMIT = 3  # rows of a batch
@@ -132,7 +132,7 @@ class ReadingMachine(RuleBasedStateMachine):
         if spelling == "position":
             return str(self.position(ordinal))
         log = self.world.log()
-        offset = Offset(log.topic.uuid, self.position(ordinal)).seen(log, log.view()).to_json()
+        offset = document(Offset(log.topic.uuid, self.position(ordinal)).seen(log, log.view()))
         return json.dumps(offset if spelling == "version 2" else version_1(offset))
 
     @precondition(lambda self: self.logged)

@@ -44,7 +44,7 @@ def widen(log, *numbers, column="more") -> None:
 
 
 def look(query) -> None:
-    query.reader._planner.log().refresh(sync=True)  # else a watch says so, a moment later
+    query.reader._planner.topics[0].log().refresh(sync=True)  # else a watch says so, a moment later
 
 
 @pytest.mark.parametrize("before", [1, 4, 5, 7, 10])  # the fifth commit is the last of its ledger
@@ -130,7 +130,7 @@ def test_a_subscription_that_is_moved_past_a_change_fails_and_one_moved_back_rea
     add(client, 4)
     for to, rows in (("0:2:0", None), ("0:0:1", [2]), ("0:1:0", None)):
         client.cursor("t", "s").reset(to)
-        query.reader._planner._subscription._attachment.node.refresh(sync=True)
+        query.reader._planner.topics[0]._subscription._attachment.node.refresh(sync=True)
         look(query)
         if rows is None:
             with pytest.raises(Conflict, match=CHANGED.format(r"0:[12]:0")):

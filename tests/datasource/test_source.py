@@ -113,7 +113,7 @@ def test_min_rows_per_trigger_waits_for_more_rows(client):
 def test_min_rows_per_trigger_waits_no_longer_than_max_trigger_delay(client):
     add(client, 0)
     query = Query(client, minRowsPerTrigger="5", maxTriggerDelay="10m")
-    clock = query.reader._planner.log().clock = SeededClock()
+    clock = query.reader._planner.topics[0].log().clock = SeededClock()
     assert query.batch() == []
     clock.sleep(599)
     assert query.batch() == []
@@ -129,7 +129,7 @@ def test_min_rows_per_trigger_waits_no_longer_than_max_trigger_delay(client):
 def test_min_and_max_rows_go_together(client):
     query = Query(client, minRowsPerTrigger="3", maxRowsPerTrigger="4", maxTriggerDelay="1h")
     add(client, *range(10))
-    query.reader._planner.log().refresh(sync=True)
+    query.reader._planner.topics[0].log().refresh(sync=True)
     assert [batch for batch in query.all() if batch] == [[0, 1, 2, 3], [4, 5, 6, 7]]  # 8 and 9 wait for a third
 
 
@@ -142,7 +142,7 @@ def test_available_now_ends_where_the_topic_ended_when_it_began(client):
     query.reader.prepareForTriggerAvailableNow()
     assert query.batch() == [0, 1]
     add(client, 5, 6, 7)
-    query.reader._planner.log().refresh(sync=True)
+    query.reader._planner.topics[0].log().refresh(sync=True)
     assert query.all() == [[2, 3], [4]]  # the rest below minRowsPerTrigger is delivered too
 
 
@@ -195,7 +195,7 @@ def test_a_stream_reads_on_until_its_ending_timestamp_has_come(timed):
     for n in range(10, 15):  # published at 1,010,000 to 1,014,000
         add(timed, n)
         namespace_of(timed).clock.sleep(1)
-        query.reader._planner.log().refresh(sync=True)
+        query.reader._planner.topics[0].log().refresh(sync=True)
         query.batch()
     assert flat([rows for _, _, rows in query.batches]) == [10, 11]
 
@@ -224,7 +224,7 @@ def test_an_offset_stays_byte_identical_when_a_ledger_is_sealed_behind_it(client
     from pyspark_ledger.log import seal
 
     seal.seal(namespace_of(client).log("t"))
-    query.reader._planner.log().refresh(sync=True)
+    query.reader._planner.topics[0].log().refresh(sync=True)
     assert json.dumps(query.plan()[1]) == text
     add(client, 5)
     eventually(lambda: query.batch() == [5])
@@ -234,7 +234,7 @@ def test_batch_0_replayed_with_starting_offsets_latest_reads_the_same_I7(client)
     add(client, 0, 1)
     query = Query(client, startingOffsets="latest")
     add(client, 2, 3)
-    query.reader._planner.log().refresh(sync=True)
+    query.reader._planner.topics[0].log().refresh(sync=True)
     start, end = query.plan()
     assert (start, query.read(start, end)) == (INITIAL, [2, 3])
     add(client, 4)
@@ -288,7 +288,7 @@ def test_a_recreated_topic_is_an_error_by_name(client):
     old = client.topic("t").uuid
     client.delete_topic("t")
     with pytest.raises(NotFound, match="LEDGER_TOPIC_DELETED"):
-        query.reader._planner.log().refresh(sync=True)
+        query.reader._planner.topics[0].log().refresh(sync=True)
     client.create_topic("t", SCHEMA)
     add(client, 1)
     restarted = Query(client, offset=query.offset)
@@ -327,7 +327,7 @@ def test_a_picture_that_is_behind_is_not_data_loss(client):
     """After a restart the first answer may come from a server that lags: look again before crying wolf."""
     add(client, 0)
     query = Query(client)
-    log = query.reader._planner._opened = namespace_of(client).log("t", watch=False)
+    log = query.reader._planner.topics[0]._opened = namespace_of(client).log("t", watch=False)
     log.refresh()
     add(client, 1)
     end = {**past_the_end(client), "pos": str(client.end("t"))}
@@ -358,7 +358,7 @@ def test_latest_offset_is_answered_from_memory_until_a_watch_fires(client):
     add(client, 0)
     query = Query(client)
     assert query.batch() == [0]
-    log = query.reader._planner.log()
+    log = query.reader._planner.topics[0].log()
     log.clock = SeededClock()  # stands still: no polling, only the watch
     counting = log.metadata = Counting(log.metadata)
     log.refresh()  # sets the watch
@@ -377,7 +377,7 @@ def test_latest_offset_is_answered_from_memory_until_a_watch_fires(client):
 
 def test_a_lost_watch_is_noticed_by_polling(client):
     query = Query(client)
-    log = query.reader._planner._opened = namespace_of(client).log("t", watch=False)
+    log = query.reader._planner.topics[0]._opened = namespace_of(client).log("t", watch=False)
     clock = log.clock = SeededClock()
     log.refresh()
     add(client, 0)

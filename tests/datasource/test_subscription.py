@@ -53,9 +53,9 @@ class Follower(Query):
         super().__init__(client, subscription="s", **{"maxRowsPerTrigger": "4", **options})
 
     def plan(self, limit=None) -> tuple[dict, dict]:
-        self.reader._planner.log().refresh(sync=True)  # else a watch says so, a moment later
-        if self.reader._planner._subscription is not None:
-            self.reader._planner._subscription._attachment.node.refresh(sync=True)
+        self.reader._planner.topics[0].log().refresh(sync=True)  # else a watch says so, a moment later
+        if self.reader._planner.topics[0]._subscription is not None:
+            self.reader._planner.topics[0]._subscription._attachment.node.refresh(sync=True)
         return super().plan(limit)
 
     def stop(self) -> None:
@@ -278,7 +278,7 @@ def test_an_available_now_query_does_not_end_because_its_cursor_is_being_moved_I
     query.batch()
     controller = RevisionController(CursorNode(namespace_of(client).log("t"), "s"))
     controller.start_revision()
-    query.reader._planner._subscription._attachment.node.refresh(sync=True)
+    query.reader._planner.topics[0]._subscription._attachment.node.refresh(sync=True)
     query.reader.prepareForTriggerAvailableNow()
     threading.Timer(0.5, controller.end_revision, (lambda cursor: cursor,)).start()
     assert query.batch() != []
@@ -289,9 +289,9 @@ def test_an_available_now_query_whose_cursor_is_moved_without_an_end_says_by_who
     query = Follower(client)
     query.batch()
     RevisionController(CursorNode(namespace_of(client).log("t"), "s"), "a stuck resetter").start_revision()
-    query.reader._planner._subscription._attachment.node.refresh(sync=True)
+    query.reader._planner.topics[0]._subscription._attachment.node.refresh(sync=True)
     query.reader.prepareForTriggerAvailableNow()
-    query.reader._planner.log().clock = SeededClock()  # on which a quarter of a minute passes quickly
+    query.reader._planner.topics[0].log().clock = SeededClock()  # on which a quarter of a minute passes quickly
     with pytest.raises(CursorUnderRevision, match="being reset by a stuck resetter"):
         query.plan()
 

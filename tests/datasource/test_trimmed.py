@@ -107,7 +107,7 @@ def test_a_query_that_finds_nothing_after_the_gap_repeats_its_answer_and_says_so
     query = WorldQuery(world, maxRowsPerTrigger="17", **GO_ON)
     query.batch()
     append(world.log(), 18), append(world.log(), 19), append(world.log(), 20)  # the last one opens a ledger
-    query.reader._planner._target = Position(5, 0, 0)
+    query.reader._planner.topics[0]._target = Position(5, 0, 0)
     trim(world, "5:0:0")
     start = query.offset
     assert query.plan() == (start, start)

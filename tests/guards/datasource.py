@@ -7,7 +7,7 @@ from tests.guards.guard import Guard
 GUARDS = [
     Guard(
         "planner/a-checkpoint-is-recognised",
-        "datasource/stream_planner.py",
+        "datasource/topic_planner.py",
         ("        if found and not self._recognised:\n"),
         instead=("        if False:\n"),
         why="A query that has seen lost commits must not go on over others in their places (I18).",
@@ -17,7 +17,7 @@ GUARDS = [
     ),
     Guard(
         "planner/recognised-from-the-newest-head",
-        "datasource/stream_planner.py",
+        "datasource/topic_planner.py",
         ("            view = self._newest(log)\n            for offset in found:\n                view"),
         instead=("            for offset in found:\n                view"),
         why="What a server has not seen yet is not lost (I14).",
@@ -27,7 +27,7 @@ GUARDS = [
     ),
     Guard(
         "planner/the-subscription-is-recognised",
-        "datasource/stream_planner.py",
+        "datasource/topic_planner.py",
         ("                    self._subscription.check_cursor(offset)\n"),
         instead=("                    pass\n"),
         why="A subscription that was made again is another one (I7).",
@@ -37,7 +37,7 @@ GUARDS = [
     ),
     Guard(
         "planner/told-again",
-        "datasource/stream_planner.py",
+        "datasource/topic_planner.py",
         ("            self._recognised = False  # whoever calls again all the same is told again\n"),
         instead="",
         why="A query that asks again after a loss is told again (I18).",
@@ -47,7 +47,7 @@ GUARDS = [
     ),
     Guard(
         "planner/a-start-past-the-end-is-looked-at-again",
-        "datasource/stream_planner.py",
+        "datasource/topic_planner.py",
         (
             "        if first.position > view.head.end:\n"
             "            view = self._newest(log)  # the server that answered first may be behind\n"
@@ -60,7 +60,7 @@ GUARDS = [
     ),
     Guard(
         "planner/a-start-past-the-end-is-told",
-        "datasource/stream_planner.py",
+        "datasource/topic_planner.py",
         "if at is not None and self._is_lost(log, view, first.position):",
         instead="if False:",
         why="A start past the end means lost commits, and later records would be skipped (I18).",
@@ -70,7 +70,7 @@ GUARDS = [
     ),
     Guard(
         "planner/an-end-past-the-end-is-looked-at-again",
-        "datasource/stream_planner.py",
+        "datasource/topic_planner.py",
         ("        if last.position > view.head.end:\n            view = self._newest(log)\n"),
         instead=("        if last.position > view.head.end:\n"),
         why="A batch that Spark has logged is read, whatever a server that is behind shows (I7).",
@@ -78,7 +78,7 @@ GUARDS = [
     ),
     Guard(
         "planner/discarded-batches-read-nothing",
-        "datasource/stream_planner.py",
+        "datasource/topic_planner.py",
         "if begin >= last.position or (self._subscription is not None and self._subscription.is_void(last)):",
         instead="if begin >= last.position:",
         why="A batch that a reset has discarded reads nothing, now and in every replay (I7).",
@@ -88,7 +88,7 @@ GUARDS = [
     ),
     Guard(
         "planner/a-batch-reads-its-generation",
-        "datasource/stream_planner.py",
+        "datasource/topic_planner.py",
         "generation = generations.numbered(log, view, last.generation) if last.generation else None",
         instead="generation = view.head.generation if last.generation else None",
         why="A batch that Spark has logged reads the same rows for ever (I7).",
@@ -98,7 +98,7 @@ GUARDS = [
     ),
     Guard(
         "planner/dropped-deletions-are-told",
-        "datasource/stream_planner.py",
+        "datasource/topic_planner.py",
         "if generation is not None and generation.tombstones_from > seen:",
         instead="if False:",
         why="A reader that would miss deletions is told so (I9).",
@@ -108,7 +108,7 @@ GUARDS = [
     ),
     Guard(
         "planner/a-reader-is-pinned",
-        "datasource/stream_planner.py",
+        "datasource/topic_planner.py",
         ("        self._pin.move(generation.number if generation else 0, seen)\n"),
         instead="",
         why="A running reader keeps the deletions that it has not seen (I9).",
@@ -118,7 +118,7 @@ GUARDS = [
     ),
     Guard(
         "planner/a-batch-of-another-revision-has-its-own-start",
-        "datasource/stream_planner.py",
+        "datasource/topic_planner.py",
         "if first is None or first.revision != last.revision:",
         instead="if first is None:",
         why="After a reset a batch begins where the reset says (I7).",
@@ -128,7 +128,7 @@ GUARDS = [
     ),
     Guard(
         "planner/the-beginning-is-resolved-once",
-        "datasource/stream_planner.py",
+        "datasource/topic_planner.py",
         ("        if self._start is None:\n            log = self.log()"),
         instead=("        if True:\n            log = self.log()"),
         why="A query that begins at latest must not skip what comes while it waits (I1).",
@@ -136,7 +136,7 @@ GUARDS = [
     ),
     Guard(
         "planner/nothing-but-numbers-has-changed",
-        "datasource/stream_planner.py",
+        "datasource/topic_planner.py",
         (
             "        if rows == 0:\n"
             "            return None  # a ledger was sealed: only the position's number has changed\n"
@@ -147,7 +147,7 @@ GUARDS = [
     ),
     Guard(
         "planner/its-own-end-is-the-newest",
-        "datasource/stream_planner.py",
+        "datasource/topic_planner.py",
         "self._target = self._newest(self.log()).head.end",
         instead="self._target = self.log().view().head.end",
         why="A run with availableNow reads all that was there when it began (I1).",
@@ -155,7 +155,7 @@ GUARDS = [
     ),
     Guard(
         "planner/acknowledged-only-when-recognised",
-        "datasource/stream_planner.py",
+        "datasource/topic_planner.py",
         ("            self._recognise(log, self._current()[1], done)\n"),
         instead="",
         why="Nothing is acknowledged before the query knows where it is (I8, I18).",
@@ -163,7 +163,7 @@ GUARDS = [
     ),
     Guard(
         "planner/the-pin-is-released",
-        "datasource/stream_planner.py",
+        "datasource/topic_planner.py",
         ("            self._pin.release()\n"),
         instead=("            pass\n"),
         why="A query that has ended keeps no deletions (I13).",
@@ -518,7 +518,7 @@ GUARDS = [
     ),
     Guard(
         "datasource/a-logged-batch-also-reads-what-was-given-up",
-        "datasource/stream_planner.py",
+        "datasource/topic_planner.py",
         "last.base or EARLIEST, planned=True, around_lost=True)",
         instead="last.base or EARLIEST, around_lost=True)",
         why="A logged batch reads the same, for the grace also after its ledgers were given up (I7).",
@@ -528,7 +528,7 @@ GUARDS = [
     ),
     Guard(
         "datasource/a-place-that-is-gone-is-told",
-        "datasource/stream_planner.py",
+        "datasource/topic_planner.py",
         "        first = self._past_what_is_gone(log, view, at, first, end)\n",
         instead="",
         why="A query does not go on behind a gap without being told (I14).",

@@ -29,6 +29,7 @@ from pyspark_ledger.zk_metadata.session import split_connect_string
 from tests.support.commands import run_command
 from tests.support.held import HeldStorage
 from tests.support.parser_table import COLUMNS, UID, UUID, parser, text_of
+from tests.support.query import document
 
 TOPIC = Topic("orders", UUID, "", "", 0)
 
@@ -53,7 +54,7 @@ OFFSET = offsets.Offset(
 )
 OFFSET = replace(OFFSET, commit=places.SeenCommit(17, b"\x0a\x1b\x2c\x3d"), reset=b"\4\5\6\7")
 OLD_OFFSET = {"v": 1, "topic": UUID, "pos": "1:2:3", "rev": 0, "epoch": 0}
-OFFSETS = (json.dumps(OFFSET.to_json()), json.dumps(OLD_OFFSET))
+OFFSETS = (json.dumps(document(OFFSET)), json.dumps(OLD_OFFSET))
 
 
 @parser("place", "earliest", "LATEST", "3:17:0", *OFFSETS, "2026-11-01T00:00:00Z", "2026-11-01", "2026-11-01T01:02+02")
@@ -64,7 +65,9 @@ def _place(data: bytes) -> object:
 @parser("offset", *OFFSETS, json.dumps(offsets.INITIAL))
 def _offset(data: bytes) -> object:
     given = any_json(data)
-    return None if offsets.is_initial(given) else offsets.parse(given, TOPIC).to_json
+    if offsets.is_initial(given):
+        return None
+    return [offsets.parse(name, fields, TOPIC) for name, fields in offsets.parts(given).items()]
 
 
 @parser("name", "orders", "a.b-c_9")

@@ -9,10 +9,12 @@ from unittest.mock import patch
 
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.client import LedgerClient, namespace_of
-from pyspark_ledger.datasource import LedgerDataSource, planning
+from pyspark_ledger.datasource import LedgerDataSource, offsets, planning
+from pyspark_ledger.datasource.offsets import Offset
 from pyspark_ledger.datasource.stream_reader import LedgerStreamReader
 from pyspark_ledger.errors import LedgerError
 from pyspark_ledger.log.namespace import OpenNamespace
+from pyspark_ledger.metadata.records import Topic
 from tests.support.worlds import World, append
 
 INITIAL = {"initial": True}
@@ -22,6 +24,17 @@ def fields(offset: dict) -> dict:
     """What an offset says of its one topic."""
     ((_, found),) = offset["topics"].items()
     return found
+
+
+def document(offset: Offset) -> dict:
+    """What Spark keeps of a query at an offset."""
+    return offsets.document({offset.name: offset.part()})
+
+
+def parse(given, topic: Topic) -> Offset:
+    """What a document of one topic says of it."""
+    ((name, found),) = offsets.parts(given).items()
+    return offsets.parse(name, found, topic)
 
 
 def edited(offset: dict, **changes) -> dict:
@@ -77,18 +90,19 @@ class WorldQuery(Query):
 
     def __init__(self, world: World, *, offset=None, **options: str) -> None:
         session = OpenNamespace(world.metadata(), world.storage.uri, limits=world.limits, clock=world.clock)
-        with patch.object(planning, "shared_namespace", lambda *_: session):
-            source = LedgerDataSource({"topic": "t", **options})
+        self.in_world = patch.object(planning, "shared_namespace", lambda *_: session)
+        with self.in_world:
+            source = LedgerDataSource(options if "topics" in options else {"topic": "t", **options})
             self.reader = source.streamReader(source.schema())
-            self.log = self.reader._planner.log()
+            self.log = self.reader._planner._open()[0].log()
         self.offset = offset or self.reader.initialOffset()
         self.batches = []
 
     def plan(self, limit=None) -> tuple[dict, dict]:
         with suppress(LedgerError):  # then planning says so, too
             self.log.refresh(sync=True)
-        if self.reader._planner._subscription is not None:
-            self.reader._planner._subscription._attachment.node.refresh(sync=True)
+        if self.reader._planner.topics[0]._subscription is not None:
+            self.reader._planner.topics[0]._subscription._attachment.node.refresh(sync=True)
         return super().plan(limit)
 
     def stop(self) -> None:
