@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 
 from pyspark.sql.types import StructType
@@ -32,13 +33,18 @@ def plan_batch(options: ReadOptions, schema: StructType) -> Sequence[LedgerParti
     logs = [open_log(options, topic.name, watch=False) for topic in options.topics]
     views = [log.refresh(sync=True) for log in logs]
     check_asked_schema(logs, schema, options)
-    reads = [_plan_topic(*each, options) for each in zip(logs, views, options.topics, strict=True)]
-    parts = share_out(reads, options.min_partitions)
+    planned = [_plan_topic(*each, options) for each in zip(logs, views, options.topics, strict=True)]
+    parts = share_out([read for read, _, _ in planned], options.min_partitions)
+    tasks = Counter(part.topic for part in parts)
+    for read, start, end in planned:
+        name, size = read.log.topic.name, sum(piece.bytes for piece in read.pieces)
+        logger.info("planned topic=%s start=%s end=%s bytes=%d partitions=%d", name, start, end, size, tasks[name])
     # Spark makes up a partition without a value when there is none.
     return parts or [LedgerPartition(logs[0].storage.uri, logs[0].topic.uuid, logs[0].topic.name, ())]
 
 
-def _plan_topic(log: Log, view: View, topic: TopicRange, options: ReadOptions) -> TopicRead:
+def _plan_topic(log: Log, view: View, topic: TopicRange, options: ReadOptions) -> tuple[TopicRead, Position, Position]:
+    """What is read of a topic, and from where to where that is."""
     start = places.resolve(log, view, topic.start, compacted=options.read_compacted)
     end = places.resolve(log, view, topic.end) if topic.end else view.head.end
     if start > end:
@@ -54,10 +60,7 @@ def _plan_topic(log: Log, view: View, topic: TopicRange, options: ReadOptions) -
         pieces = state_slices(log, view, start, end, around_lost=True)
     else:
         pieces = list(ReadSource(log, view, around_lost=True).slices(start, end))
-    logger.info(
-        "planned topic=%s start=%s end=%s bytes=%d", log.topic.name, start, end, sum(piece.bytes for piece in pieces)
-    )
-    return TopicRead(log, pieces)
+    return TopicRead(log, pieces), start, end
 
 
 def _past_what_is_gone(log: Log, view: View, start: Position, end: Position, options: ReadOptions) -> Position:

@@ -149,9 +149,9 @@ def test_at_the_end_of_a_sealed_ledger_there_is_nothing_to_find(tmp_path):
     end = log.refresh(sync=True).head.end
     view = seal.seal(log)
     assert view.head.end > end
-    assert SchemaWatch(log, SCHEMA.names).first_change(view, end) is None
+    assert SchemaWatch(log, SCHEMA).first_change(view, end) is None
     append(log, 3)
-    assert SchemaWatch(log, SCHEMA.names).first_change(log.view(), end) == view.head.end
+    assert SchemaWatch(log, SCHEMA).first_change(log.view(), end) == view.head.end
 
 
 @pytest.mark.parametrize("options", [{"columns": "n"}, {"schema": StructType().add("n", LongType())}], ids=str)
@@ -172,7 +172,7 @@ def test_the_first_commit_with_a_new_column_is_found_from_anywhere(tmp_path_fact
         seen |= {column}
         if first is None and seen - {"n", known}:
             first = log.view().open_commits[-1]
-    watch = SchemaWatch(log, ["n", known])
+    watch = SchemaWatch(log, SCHEMA.append(pa.field(known, pa.string())) if known else SCHEMA)
     view = log.refresh(sync=True)
     for begin in [*places, *reversed(places)]:
         found = watch.first_change(view, begin)

@@ -79,7 +79,7 @@ GUARDS = [
     Guard(
         "planner/discarded-batches-read-nothing",
         "datasource/topic_planner.py",
-        "if begin >= last.position or (self._subscription is not None and self._subscription.is_void(last)):",
+        "if begin >= last.position or self._is_void(log, last):",
         instead="if begin >= last.position:",
         why="A batch that a reset has discarded reads nothing, now and in every replay (I7).",
         tests=(
@@ -160,6 +160,42 @@ GUARDS = [
         instead="",
         why="Nothing is acknowledged before the query knows where it is (I8, I18).",
         tests=("datasource/test_offsets.py::test_nothing_is_acknowledged_before_the_query_knows_where_it_is_I8_I18",),
+    ),
+    Guard(
+        "planner/a-batch-of-a-topic-that-was-taken-out",
+        "datasource/stream_planner.py",
+        "            if name in listed or before.get(name) != part:\n",
+        instead="            if name in listed:\n",
+        why="A batch that Spark has logged reads the same, also if the list of topics has changed since (I7).",
+        tests=(
+            "datasource/test_several_topics.py::test_a_batch_that_was_logged_before_a_topic_was_taken_out_is_read_as_it_was_planned_I7",
+        ),
+    ),
+    Guard(
+        "planner/discarded-also-in-a-topic-that-was-taken-out",
+        "datasource/topic_planner.py",
+        "return is_void(CursorNode(log, self._options.subscription).refresh(sync=True), last)",
+        instead="return False",
+        why="A batch that a reset has discarded reads nothing, now and in every replay (I7).",
+        tests=(
+            "datasource/test_several_topics.py::test_a_batch_of_a_topic_that_was_taken_out_reads_nothing_if_a_reset_has_discarded_it_I7",
+        ),
+    ),
+    Guard(
+        "planner/all-subscriptions-or-none",
+        "datasource/stream_planner.py",
+        "        except BaseException:\n            self.stop()\n            raise\n",
+        instead="        except ZeroDivisionError:\n            raise\n",
+        why="A query that could not start holds no subscription (I16).",
+        tests=("datasource/test_several_topics.py::test_if_one_subscription_is_taken_the_query_holds_none_I16",),
+    ),
+    Guard(
+        "planner/the-turn-goes-round",
+        "datasource/stream_planner.py",
+        "                self._turn = number + 1\n",
+        instead="",
+        why="A topic is not kept waiting for ever by another one (I17).",
+        tests=("datasource/test_several_topics.py::test_limits_are_shared_and_nobody_waits_for_a_busier_topic",),
     ),
     Guard(
         "planner/the-pin-is-released",
@@ -274,7 +310,7 @@ GUARDS = [
     Guard(
         "subscription/batches-of-later-revisions-are-not-void",
         "datasource/subscription.py",
-        ("        if end.revision >= cursor.void_below:\n            return False\n"),
+        ("    if end.revision >= cursor.void_below:\n        return False\n"),
         instead="",
         why="Only batches from before the reset are discarded (I7).",
         tests=(
