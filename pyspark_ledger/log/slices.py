@@ -70,6 +70,17 @@ class LogSlice(Slice, ABC):
     sequence_column: str  # set if every record has its own
     producer_column: str
     mints: bool  # its records have tokens
+    first_ordinal: int  # records of the topic before its first entry,
+    first_token: int  # and the number of that entry's first token, if it has tokens
+
+    @property
+    @abstractmethod
+    def first_row(self) -> int:
+        """Where its first entry begins in the file."""
+
+    def records_before(self, row: int) -> int:
+        """How many records lie between there and a row of it."""
+        return mask.count(self.mask, self.all_rows, self.first_row, row)
 
     @property
     @abstractmethod
@@ -110,6 +121,10 @@ class EntrySlice(LogSlice):
     publish_ms: int
     producer: str
     sequence: int | None
+
+    @property
+    def first_row(self) -> int:
+        return 0
 
     @property
     def has_producer(self) -> bool:
@@ -205,7 +220,14 @@ class SharedSlice(LogSlice):
         """With the entries that rows are of: Arrow would pickle a part of a column with all that it was cut from."""
         first, last = self._number(self.start), self._number(self.stop - 1)
         entries = self.entries.slice(first, last + 1 - first)
-        cut = replace(self, first_entry=self.first_entry + first, entries=entries)
+        before = self.records_before(self._first(first))
+        cut = replace(
+            self,
+            first_entry=self.first_entry + first,
+            first_ordinal=self.first_ordinal + before,
+            first_token=self.first_token + before,
+            entries=entries,
+        )
         values = [getattr(cut, field.name) for field in fields(cut) if field.name != "entries"]
         return _unpickled, (*values, entries.serialize().to_pybytes())
 
