@@ -43,7 +43,8 @@ def topic_schema(options: ReadOptions) -> StructType:
                 f"topic '{log.topic.name}' has a column '{METADATA}' of its own: read it without includeMetadata",
                 "LEDGER_INVALID_OPTION",
             )
-        schema = schema.add(StructField(METADATA, METADATA_TYPE, False))
+        asked = [field for field in METADATA_TYPE if field.name in options.include_metadata]
+        schema = schema.add(StructField(METADATA, StructType(asked), False))
     return schema
 
 
@@ -57,6 +58,7 @@ def check_asked_schema(log: Log, schema: StructType, options: ReadOptions) -> No
         )
     for field in arrow_schema(schema):
         if field.name == METADATA and METADATA not in topic.names:
+            _check_asked_metadata(schema[METADATA])
             continue
         projection(topic, [field.name], log.topic.name)
         stored = topic.field(field.name)
@@ -72,6 +74,16 @@ def check_asked_schema(log: Log, schema: StructType, options: ReadOptions) -> No
                 f"has it as {problem}: read it as it is and cast it afterwards",
                 "LEDGER_SCHEMA_MISMATCH",
             )
+
+
+def _check_asked_metadata(asked: StructField) -> None:
+    known = {field.name: field.dataType for field in METADATA_TYPE}
+    if not isinstance(asked.dataType, StructType) or any(known.get(f.name) != f.dataType for f in asked.dataType):
+        raise InvalidInput(
+            f".schema() asks for '{METADATA}' as {asked.dataType.simpleString()}: it may have some of the fields of "
+            f"{METADATA_TYPE.simpleString()}, or all",
+            "LEDGER_SCHEMA_MISMATCH",
+        )
 
 
 def _current_schema(log: Log) -> pa.Schema:

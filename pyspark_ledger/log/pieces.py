@@ -22,9 +22,10 @@ from pyspark_ledger.metadata.records import Commit, Entry, FileRef
 
 _first_entry = attrgetter("first_entry")
 _OF_FILE = ("epoch", "uid", "length", "tail_length", "tail_hash")  # fields of a FileRef, in their order,
-_OF_COMMIT = ("sequence_column", "producer_column", "mints", "publish_ms", "producer", "sequence")
-_COUNTED = ("first_ordinal", "first_token")  # these depend on the entries before it in the commit too
-_OF_SLICE = (*_OF_COMMIT[:3], *_COUNTED, *_OF_COMMIT[3:])  # of an EntrySlice, in their order
+_OF_LOG = ("sequence_column", "producer_column", "mints")  # of a LogSlice, as its commit has them,
+_COUNTED = ("first_ordinal", "first_token")  # and as the entries before it in the commit have to be counted,
+_OF_ENTRY = ("publish_ms", "producer", "sequence")  # of an EntrySlice
+_OF_COMMIT = (*_OF_LOG, *_OF_ENTRY)
 _ALIKE = ("ledger", "sequence_column", "producer_column", "mints")  # in all entries of a SharedSlice, as its fields are
 
 
@@ -63,10 +64,11 @@ def slices_of_commit(commit: Commit) -> list[LogSlice]:
 
 
 def _slice_of(commit: Commit, number: int, entry: Entry, before: int) -> LogSlice:
-    """Of one entry, which has so many records of its commit before it. No entry of an open ledger shares its file, so there is nothing to be won by doing many at once."""
+    """Of one entry, and how many records of its commit are before it. No entry of an open ledger shares its file, so
+    there is nothing to be won by doing many at once."""
     piece = EntrySlice(
         entry.file, 0, entry.records, entry.records, entry.mask, commit.ledger, number, commit.sequence_column,
-        commit.producer_column, commit.mints, commit.records_before + before, commit.tokens_before + before,
+        commit.producer_column, commit.mints, commit.records_before + before, commit.tokens_before + before, None,
         commit.publish_ms, commit.producer, commit.sequence,
     )  # fmt: skip
     return _in_shared_file(piece, entry.first_row, entry.file_rows) if entry.file_rows else piece
@@ -78,7 +80,8 @@ def _in_shared_file(piece: EntrySlice, first_row: int, file_rows: int) -> Shared
     kept = mask.joined([(first_row, mask.unpack(piece.mask, piece.stop))], file_rows) if piece.mask else b""
     return SharedSlice(
         piece.file, first_row, first_row + piece.stop, file_rows, kept, piece.ledger, piece.first_entry,
-        piece.sequence_column, piece.producer_column, piece.mints, piece.first_ordinal, piece.first_token, entries,
+        piece.sequence_column, piece.producer_column, piece.mints, piece.first_ordinal, piece.first_token,
+        None, entries,
     )  # fmt: skip
 
 
@@ -126,8 +129,9 @@ def _own(entries: pa.RecordBatch) -> Iterator[EntrySlice]:
     """Slices of entries that have files of their own."""
     files = map(FileRef, *(to_list(entries[f"file.{name}"]) for name in _OF_FILE))
     records = to_list(entries["records"])
-    others = (to_list(entries[name]) for name in ("mask", "ledger", "entry", *_OF_SLICE))
-    return map(EntrySlice, files, repeat(0), records, records, *others)
+    others = (to_list(entries[name]) for name in ("mask", "ledger", "entry", *_OF_LOG, *_COUNTED))
+    own = (to_list(entries[name]) for name in _OF_ENTRY)
+    return map(EntrySlice, files, repeat(0), records, records, *others, repeat(None), *own)
 
 
 def _runs(entries: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -149,7 +153,7 @@ def _shared(run: pa.RecordBatch) -> SharedSlice:
     ledger, sequence_column, producer_column, mints = (first[name] for name in _ALIKE)
     return SharedSlice(
         file, start, stop, rows, _mask(run, stop - start, rows), ledger, first["entry"], sequence_column,
-        producer_column, mints, first["first_ordinal"], first["first_token"], entries,
+        producer_column, mints, first["first_ordinal"], first["first_token"], None, entries,
     )  # fmt: skip
 
 

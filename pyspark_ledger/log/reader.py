@@ -49,8 +49,8 @@ class Record:
     producer: str
     sequence_id: int | None
     token: str | None
-    ordinal: int | None = None
-    token_number: int | None = None
+    ordinal: int | None
+    token_number: int | None
 
     def __getitem__(self, column: str) -> Any:
         return self.value[column]

@@ -20,9 +20,7 @@ from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.log.slices import CompactedSlice, EntrySlice, LogSlice, SharedSlice, Slice
 
 # Position, value, publish time, producer, sequence id, token, ordinal, token number.
-RecordFields = tuple[
-    Position, Mapping[str, Any], datetime, str, int | None, str | None, int | None, int | None
-]
+RecordFields = tuple[Position, Mapping[str, Any], datetime, str, int | None, str | None, int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +162,11 @@ class SharedRows(SliceRows):
         return _counted(self, self.piece.first_ordinal)
 
     def records(self) -> Iterator[RecordFields]:
-        columns = (*self.positions(), self.publish_times(), *self.ids(), self.tokens(), self.ordinals())
-        columns = (*columns, self.token_numbers())
+        ids = (*self.ids(), self.tokens(), self.ordinals(), self.token_numbers())
+        columns = (*self.positions(), self.publish_times(), *ids)
         rows = zip(self._values(), *(column.to_pylist() for column in columns), strict=True)
-        for value, ledger, entry, index, published, *ids in rows:
-            yield Position(ledger, entry, index), value, _moment(published), *ids
+        for value, ledger, entry, index, published, *others in rows:
+            yield Position(ledger, entry, index), value, _moment(published), *others
 
     def _entries(self) -> pa.Array:
         """For each record the number of its entry in the ledger,"""
@@ -223,10 +221,15 @@ class CompactedRows(SliceRows):
 
 
 def _counted(rows: EntryRows | SharedRows, first: int) -> pa.Array:
-    """Numbers of records, counted from the first one of the first entry. Masked rows are left out of ``rows``, and are
-    not counted, so there are no gaps."""
-    first += rows.piece.records_before(rows.indexes[0].as_py())
-    return pa.arange(first, first + rows.batch.num_rows)
+    """Numbers of records, counted from the first one of the first entry. Masked rows are not counted, and are left out
+    of ``rows``: so there are no gaps, unless only some of the records are read."""
+    piece, indexes = rows.piece, rows.indexes
+    row = indexes[0].as_py()
+    first += piece.records_before(row)
+    if piece.unchosen is None:
+        return pa.arange(first, first + len(indexes))
+    counted = mask.kept(piece.unchosen, piece.all_rows, row, indexes[-1].as_py() + 1)
+    return pc.add(pc.cumulative_sum(counted.cast(pa.int64())), first - 1).take(pc.subtract(indexes, row))
 
 
 def _token_numbers(rows: EntryRows | SharedRows) -> pa.Array:

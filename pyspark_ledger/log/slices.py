@@ -72,6 +72,7 @@ class LogSlice(Slice, ABC):
     mints: bool  # its records have tokens
     first_ordinal: int  # records of the topic before its first entry,
     first_token: int  # and the number of that entry's first token, if it has tokens
+    unchosen: builtins.bytes | None  # the mask before some of the records were chosen; None: all of them are read
 
     @property
     @abstractmethod
@@ -80,7 +81,12 @@ class LogSlice(Slice, ABC):
 
     def records_before(self, row: int) -> int:
         """How many records lie between there and a row of it."""
-        return mask.count(self.mask, self.all_rows, self.first_row, row)
+        counted = self.mask if self.unchosen is None else self.unchosen
+        return mask.count(counted, self.all_rows, self.first_row, row)
+
+    def choose(self, chosen: pa.BooleanArray) -> Self:
+        """Only those of its records that are in the rows which are chosen, of all rows of the file."""
+        return replace(self, mask=mask.pack(chosen), unchosen=self.mask if self.unchosen is None else self.unchosen)
 
     @property
     @abstractmethod
@@ -280,6 +286,7 @@ def _follows(before: SharedSlice, piece: Slice) -> bool:
         and piece.producer_column == before.producer_column
         and piece.has_producer == before.has_producer
         and piece.mints == before.mints
+        and piece.unchosen is before.unchosen is None
     )
 
 
