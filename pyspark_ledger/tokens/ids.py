@@ -149,9 +149,13 @@ class NumberRuns:
             row = pc.index(pc.less(numbers, self._first), True).as_py()
             where = f"{self._where}, row {self._rows + row} (of its task, from 0): "
             raise not_a_token(numbers[row].as_py(), self._topic, where)
-        index = pc.subtract(numbers, self._first)
-        starts, lengths = _starts_and_lengths(pc.equal(index[1:], pc.add(index[:-1], 1)))
-        self._runs.append((index.take(starts), lengths))
+        start = numbers[0].as_py()
+        if numbers.equals(pa.arange(start, start + len(numbers))):  # nearly always, and quickly seen
+            self._runs.append((pa.array([start - self._first]), pa.array([len(numbers)])))
+        else:
+            index = pc.subtract(numbers, self._first)
+            starts, lengths = _starts_and_lengths(pc.equal(index[1:], pc.add(index[:-1], 1)))
+            self._runs.append((index.take(starts), lengths))
         self._rows += len(numbers)
 
     def table(self) -> pa.Table:

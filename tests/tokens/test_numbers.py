@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from pyspark_ledger.log import index, topics
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.tokens.groups import Groups
-from pyspark_ledger.tokens.ids import NumberRuns
+from pyspark_ledger.tokens.ids import NumberRuns, check_column
 from tests.support.pipeline import TINY, Pipeline, batch_with_tokens
 from tests.support.rollback import restore, snapshot
 from tests.support.worlds import SCHEMA
@@ -89,6 +90,23 @@ def test_what_is_no_number_of_the_topic_is_found_by_the_task_and_names_the_row()
         runs.add(pa.array([10, 11]))
         with pytest.raises(InvalidInput, match=words):
             runs.add(pa.array([12, bad], pa.int64()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "topic", "problem"),
+    [
+        (pa.string(), "orders", "leave option 'tokenTopic' out"),
+        (pa.int64(), "", "name the topic whose tokens they are in option 'tokenTopic'"),
+        (pa.int32(), "orders", "is of type int32: it must be a string, or a long with option 'tokenTopic'"),
+        (pa.float64(), "", "is of type double"),
+        (pa.string(), "", ""),
+        (pa.int64(), "orders", ""),
+    ],
+)
+def test_a_column_has_text_or_numbers_of_a_topic_that_is_named(kind, topic, problem):
+    schema = pa.schema([("n", pa.int64()), ("t", kind)])
+    with pytest.raises(InvalidInput, match=f"tokenColumn 't' .*{problem}") if problem else nullcontext():
+        check_column(schema, "t", topic)
 
 
 @pytest.mark.parametrize("wrong", [["a"], [True], [1, "a"], [1.0], [None], [-1], [1 << 63]])
