@@ -80,7 +80,7 @@ def _stored(schema: pa.Schema, options: WriteOptions) -> pa.Schema:
     return schema.remove(schema.get_field_index(options.tokens.column))
 
 
-_token_topics: dict[tuple[int, int, str], str] = {}
+_token_topics: dict[tuple[int, str], tuple[OpenNamespace, str]] = {}  # as they were last found
 
 
 def _token_column(options: WriteOptions, *, again: bool) -> TokenColumn | None:
@@ -90,9 +90,9 @@ def _token_column(options: WriteOptions, *, again: bool) -> TokenColumn | None:
     if tokens is None or not tokens.topic or again:
         return None if tokens is None else TokenColumn(tokens.column)
     namespace = writer_namespace(options, planned=False)
-    key = (os.getpid(), id(namespace), tokens.topic)
+    key = (os.getpid(), tokens.topic)
     topic = topics.find_topic(namespace.metadata, tokens.topic)
-    if topic is None or topic.uuid != _token_topics.get(key):
+    if topic is None or _token_topics.get(key) != (namespace, topic.uuid):
         namespace.metadata.sync()  # a server that is behind may have the topic that was there before
         topic = topics.find_topic(namespace.metadata, tokens.topic)
     if topic is None:
@@ -101,7 +101,7 @@ def _token_column(options: WriteOptions, *, again: bool) -> TokenColumn | None:
             "that the numbers come from",
             "LEDGER_TOPIC_NOT_FOUND",
         )
-    _token_topics[key] = topic.uuid
+    _token_topics[key] = namespace, topic.uuid
     return TokenColumn(tokens.column, topic.name, topic.uuid)
 
 

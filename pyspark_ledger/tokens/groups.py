@@ -183,6 +183,7 @@ class Group:
         all that were given up since it was made, its token may be one that it never saw (never a "duplicate")."""
         assert head.trim is not None
         if position < self._record.began or not self._has_consumed(self._record.first_token, head.trim.tokens):
+            self._check_current()
             raise DataLoss(
                 f"a token of topic '{head.name}' belongs to a record at {position}, which the topic's retention has "
                 f"given up: the topic begins at {head.trim.position} now, and whether group '{self.name}' has consumed "
@@ -228,6 +229,7 @@ class Group:
 
     def _check_consumed_number(self, head: Head, start: int, stop: int) -> None:
         if not self._has_consumed(start, stop):
+            self._check_current()
             begin = first_number(self.log.topic.uuid)
             raise DataLoss(
                 f"the tokens {begin + start} to {begin + stop - 1} of topic '{head.name}' belong to records that the "
@@ -235,6 +237,13 @@ class Group:
                 "records before they are given up: read the topic with a subscription, which holds them back",
                 "LEDGER_TRIMMED",
             )
+
+    def _check_current(self) -> None:
+        """Before a token is said to be lost: somebody else may have consumed it since the group was read."""
+        self.log.metadata.sync()
+        found = self.log.metadata.read(self.key)
+        if (None if found is None else found.version) != self._version:
+            raise GroupChanged(f"somebody has consumed tokens for group '{self.name}'")
 
     def _has_consumed(self, start: int, stop: int) -> bool:
         while start < stop:

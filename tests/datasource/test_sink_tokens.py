@@ -156,7 +156,7 @@ def test_numbers_are_the_same_tokens_over_a_new_checkpoint_and_mixed_with_text_I
     ordinals = every.selectExpr("_metadata.ordinal", "order_id", "token IS NULL").collect()
     assert [tuple(row) for row in ordinals] == [(n, n, 100 <= n < 200) for n in range(300)]
 
-    few = numbered(spark, client, maxRowsPerTrigger="70").where("token IS NOT NULL AND order_id < 250")
+    few = numbered(spark, client, maxRowsPerTrigger="180").where("token IS NOT NULL AND order_id < 250")
     for checkpoint in ("one", "two"):  # the second time as if the checkpoint was lost
         by_number(few.drop("_metadata"), client, tmp_path / checkpoint).awaitTermination()
         assert invoiced(client) == [*range(100), *range(200, 250)], "in order"

@@ -200,6 +200,22 @@ def test_of_records_that_are_gone_a_number_that_was_consumed_is_a_duplicate_and_
     assert pipeline.invoice([[(1, numbers[0]), (26, numbers[-1])]]).records == 1
 
 
+@pytest.mark.parametrize("as_numbers", [True, False])
+def test_what_a_rival_has_consumed_before_it_was_given_up_is_no_data_loss_I11(tmp_path, as_numbers):
+    pipeline = Pipeline(tmp_path, replace(TINY, gc_grace_ms=0))
+    tokens = [token for n in range(9) for token in pipeline.order(3 * n, 3 * n + 1, 3 * n + 2)]
+    rows = list(enumerate(pipeline.numbers() if as_numbers else tokens))
+    log = pipeline.log(pipeline.invoices)
+    groups = Groups.in_namespace_of(log, "invoices")
+    protocol.append(log, batch_with_tokens(log, [rows[:1]], groups, minted_by=pipeline.orders))
+    pipeline.invoice([rows[1:]])
+    retention.trim(pipeline.log(), before="2:0:0")
+    for _ in range(3):
+        gc.collect(pipeline.log())
+    again = protocol.append(log, batch_with_tokens(log, [rows[:5]], groups, minted_by=pipeline.orders))
+    assert again.dropped == 5
+
+
 def test_the_numbers_of_records_that_were_lost_are_never_used_again(pipeline):
     """A repaired topic goes on with others: between them is a gap, and what is in it was never minted."""
     pipeline.order(1, 2)
