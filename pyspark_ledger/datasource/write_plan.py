@@ -93,7 +93,7 @@ def _token_column(options: WriteOptions, *, again: bool) -> TokenColumn | None:
     key = (os.getpid(), tokens.topic)
     topic = topics.find_topic(namespace.metadata, tokens.topic)
     if topic is None or _token_topics.get(key) != (namespace, topic.uuid):
-        namespace.metadata.sync()  # a server that is behind may have the topic that was there before
+        namespace.metadata.sync()  # what is new to this process it does not have from a server that is behind
         topic = topics.find_topic(namespace.metadata, tokens.topic)
     if topic is None:
         raise NotFound(

@@ -39,6 +39,7 @@ from pyspark_ledger.metadata.records import FileRef, Head, TokenBlock, TokenChun
 from pyspark_ledger.tokens.ids import not_a_token
 
 _REMEMBERED_BITMAPS = 32
+_ANY = (1 << 63) - 1
 
 
 class GroupChanged(LedgerError):
@@ -192,7 +193,7 @@ class Group:
                 "LEDGER_TRIMMED",
             )
 
-    def check_numbers(self, view: View, first: pa.Array, last: pa.Array) -> None:
+    def checked_numbers(self, view: View, first: pa.Array, last: pa.Array) -> Numbering:
         """Of runs of tokens that are numbers, counted from the topic's first: InvalidInput if one was never minted,
         DataLoss if its record is gone and it was not consumed. Takes no longer if the runs or the log are longer."""
         there = self._first_there(view)
@@ -205,6 +206,7 @@ class Group:
         if len(first):
             edges = pa.concat_arrays([first, last])
             self._check_minted(view, edges.take(pc.array_sort_indices(edges)))
+        return Numbering(self, 0, _ANY)
 
     def _check_minted(self, view: View, numbers: pa.Array) -> None:
         """Of sorted numbers, and all that lie between two of a run. Between two that were minted are others that were

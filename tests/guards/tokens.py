@@ -248,7 +248,7 @@ GUARDS = [
     Guard(
         "tokens/tokens-of-this-topic",
         "tokens/tokens.py",
-        'if not id.startswith(f"{self._log.topic.uuid}:"):',
+        'if not str(id).startswith(f"{topic.uuid}:"):',
         instead="if False:",
         why="A token of another topic is a mistake, and is told (I11).",
         tests=("tokens/test_tokens.py::test_tokens_of_another_topic_and_texts_are_errors",),
@@ -325,7 +325,7 @@ GUARDS = [
     Guard(
         "tokens/numbers-that-memory-does-not-know-are-looked-for",
         "tokens/spending.py",
-        "            with suppress(CorruptData, InvalidInput):  # what is in memory may be too old\n",
+        "            with suppress(CorruptData, InvalidInput):\n",
         instead="            with suppress(CorruptData):\n",
         why="A token that was minted a moment ago is there, whatever this process has read before (I11).",
         tests=("tokens/test_numbers.py::test_who_knows_an_older_end_looks_again",),
