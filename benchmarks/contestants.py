@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from benchmarks import data
-from benchmarks.cpu import machine_cpu_seconds
+from benchmarks.cpu import machine_cpu_seconds, own_cpu_seconds
 from benchmarks.session import drain, rows_of
 
 CEILING, PARQUET, LEDGER = "ceiling", "parquet", "ledger"
@@ -79,14 +79,15 @@ def describe(result: dict[str, Any]) -> str:
 def throughput(bench: Bench, run: Callable[[Path], Progress]) -> dict[str, Any]:
     """Wall time and CPU of one run, from the start of the query to its end."""
     with bench.scratch() as folder:
-        load, cpu, wall = os.getloadavg()[0], machine_cpu_seconds(), time.perf_counter()
+        load, cpu, own, wall = os.getloadavg()[0], machine_cpu_seconds(), own_cpu_seconds(), time.perf_counter()
         progress = run(folder)
-        wall, cpu = time.perf_counter() - wall, machine_cpu_seconds() - cpu
+        wall, own, cpu = time.perf_counter() - wall, own_cpu_seconds() - own, machine_cpu_seconds() - cpu
     if rows_of(progress) != bench.rows:
         raise SystemExit(f"the stream carried {rows_of(progress)} rows instead of {bench.rows}")
     return {
         "wall_s": round(wall, 3),
         "cpu_s": round(cpu, 2),
+        "own_cpu_s": round(own, 2),
         "batch_s": sum(batch["durationMs"]["addBatch"] for batch in progress) / 1e3,
         "batches": len(progress),
         "load_before": round(load, 2),

@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.contestants import CEILING, PARQUET, WITHOUT
 from benchmarks.record_ids import PLAIN, WITH_IDS
 from benchmarks.tiny import percentiles
+from benchmarks.tokens import WITHOUT as NO_TOKENS
 
 
 def table(results: dict[str, Any]) -> str:
@@ -65,9 +66,18 @@ def _ids(races: dict[int, dict[str, list[dict[str, Any]]]]) -> str:
 
 
 def _tokens(runs: dict[str, list[dict[str, Any]]]) -> str:
-    batch, cpu = _medians(runs, "batch_s"), _medians(runs, "cpu_s")
-    lines = [[name, f"{batch[name]:.2f}", f"{cpu[name]:.1f}", f"{batch[PLAIN] / batch[name]:.2f}"] for name in runs]
-    return _markdown("tokens, topic to topic", ["", "batch s", "CPU s", "of the plain sink"], lines)
+    batch, cpu = _medians(runs, "batch_s"), _medians(runs, "own_cpu_s")
+    lines = []
+    for name in runs:
+        shares = [f"{_share(runs, field, name):.2f}" for field in ("batch_s", "own_cpu_s")]
+        lines.append([name, f"{batch[name]:.2f}", f"{cpu[name]:.1f}", *shares])
+    return _markdown("tokens, topic to topic", ["", "batch s", "CPU s", "speed", "by CPU"], lines)
+
+
+def _share(runs: dict[str, list[dict[str, Any]]], field: str, name: str) -> float:
+    """Of what there is without tokens, the median over the rounds: in each, the machine was as busy for all."""
+    rounds = zip(runs[NO_TOKENS], runs[name], strict=True)
+    return median(without[field] / run[field] for without, run in rounds)
 
 
 def _subscription(runs: dict[str, list[dict[str, Any]]]) -> str:

@@ -23,9 +23,10 @@ def order(first: int, count: int) -> None:
 
 def invoice(checkpoint: str, **options: str) -> StreamingQuery:
     """The job: reads orders with their tokens, and writes an invoice for each whose token is still there."""
-    orders = spark.readStream.format("ledger").options(**where, **options, includeMetadata="true").load("orders")
-    invoices = orders.selectExpr("order_id", "amount * 1.19 AS total", "_metadata.token AS token")
-    sink = invoices.writeStream.format("ledger").options(**where, deduplication="token", tokenColumn="token")
+    orders = spark.readStream.format("ledger").options(**where, **options, includeMetadata="tokenNumber").load("orders")
+    invoices = orders.selectExpr("order_id", "amount * 1.19 AS total", "_metadata.tokenNumber AS token")
+    sink = invoices.writeStream.format("ledger").options(**where, deduplication="token")
+    sink = sink.options(tokenColumn="token", tokenTopic="orders")
     return sink.option("checkpointLocation", f"{folder}/{checkpoint}").trigger(availableNow=True).start("invoices")
 
 

@@ -17,7 +17,7 @@ from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.log import folders, lost, trimmed
 from pyspark_ledger.log.generations import kept, last_number, newest
 from pyspark_ledger.log.log import Log, View
-from pyspark_ledger.log.slices import Slice, joined
+from pyspark_ledger.log.slices import LogSlice, Slice, joined
 from pyspark_ledger.log.sources import ReadSource
 from pyspark_ledger.metadata.records import Generation, Head
 
@@ -107,4 +107,4 @@ def _only(piece: Slice, rows: pa.Array) -> Slice:
     if piece.mask:
         indexes = indexes.filter(mask.unpack(piece.mask, piece.all_rows).slice(piece.start, piece.width))
     chosen = pc.is_in(pa.arange(0, piece.all_rows), value_set=indexes.take(rows))
-    return replace(piece, mask=mask.pack(chosen))
+    return piece.choose(chosen) if isinstance(piece, LogSlice) else replace(piece, mask=mask.pack(chosen))

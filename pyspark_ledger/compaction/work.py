@@ -169,4 +169,5 @@ def _survivors_in(
         stored = (*rows.batch.columns, *positions, rows.publish_times(), *rows.ids())
         columns = [column.take(chosen) for column in stored]
         if len(chosen):
-            yield pa.RecordBatch.from_arrays([*columns, flags], schema=work.target)
+            ordinals = rows.ordinals().take(chosen)
+            yield pa.RecordBatch.from_arrays([*columns, flags, ordinals], schema=work.target)

@@ -298,7 +298,8 @@ class Consumer:
             piece = found.first(records - len(messages))
             for rows in read_slice(self._log.storage, self._log.topic.uuid, piece, self._schema, with_ids=True):
                 for fields in rows.records():
-                    messages.append(Message(*fields, ordinal + len(messages), read.epoch, read.revision))
+                    number = ordinal + len(messages)
+                    messages.append(Message(*fields[:6], number, fields[7], read.epoch, read.revision))
             assert isinstance(piece, LogSlice)
             start = piece.end
             if len(messages) >= records:

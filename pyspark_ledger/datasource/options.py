@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from pyspark_ledger.base import names
 from pyspark_ledger.base.limits import MOST_TOPICS
 from pyspark_ledger.base.sizes import parse_size
+from pyspark_ledger.datasource.executor.reading import METADATA_TYPE
 from pyspark_ledger.dedup.id_ranges import IdColumns
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.log import places
@@ -34,7 +35,8 @@ READ = (
 )  # fmt: skip
 WRITE = (
     "keyColumn", "versionColumn", "deduplication", "producerName", "producerColumn", "sequenceColumn", "sequenceId",
-    "mergeSchema", "compression", "tokenColumn", "tokenGroup", "tokenFanOut", "mintTokens", "createTopic",
+    "mergeSchema", "compression", "tokenColumn", "tokenTopic", "tokenGroup", "tokenFanOut", "mintTokens",
+    "createTopic",
 )  # fmt: skip
 KNOWN = {name.lower(): name for name in (*BOTH, *READ, *WRITE)}
 
@@ -113,7 +115,7 @@ class ReadOptions:
     max_delay_s: float
     columns: tuple[str, ...] | None
     min_partitions: int
-    include_metadata: bool
+    include_metadata: tuple[str, ...]  # these fields of it; none: it is not there
     fail_on_data_loss: bool
     subscription: str
     subscription_type: SubscriptionType
@@ -150,7 +152,7 @@ class ReadOptions:
             max_delay_s=take("maxTriggerDelay", _duration, 900.0),
             columns=take("columns", _columns, None),
             min_partitions=take("minPartitions", _positive, 1),
-            include_metadata=take("includeMetadata", _boolean, False),
+            include_metadata=take("includeMetadata", _metadata, ()),
             fail_on_data_loss=take("failOnDataLoss", _boolean, True),
             subscription=take("subscription", _subscription, ""),
             subscription_type=take("subscriptionType", _one_of("exclusive", "failover"), "exclusive"),
@@ -164,6 +166,7 @@ class TokenOptions:
     """Records bring tokens, which are consumed with them."""
 
     column: str
+    topic: str  # whose tokens they are, as numbers; empty: they are text, which says it
     group: str
     fan_out: bool
 
@@ -252,8 +255,8 @@ def _tokens(take: _Taker, topic: str, mode: str) -> TokenOptions | None:
                 "LEDGER_INVALID_OPTION",
             )
         group, fan_out = take("tokenGroup", _group, topic), take("tokenFanOut", _boolean, False)
-        return TokenOptions(column, group, fan_out)
-    for option in ("tokenColumn", "tokenGroup", "tokenFanOut"):
+        return TokenOptions(column, take("tokenTopic", _topic_name, ""), group, fan_out)
+    for option in ("tokenColumn", "tokenTopic", "tokenGroup", "tokenFanOut"):
         if take(option, _nonempty, ""):
             raise InvalidInput(f"option '{option}' needs 'deduplication=token'", "LEDGER_INVALID_OPTION")
     return None
@@ -404,6 +407,18 @@ def _boolean(option: str, text: str) -> bool:
     return text.strip().lower() == "true"
 
 
+def _metadata(option: str, text: str) -> tuple[str, ...]:
+    """Which fields of it: ``true`` stands for all."""
+    fields = METADATA_TYPE.names
+    if text.strip().lower() in ("true", "false"):
+        return tuple(fields) if _boolean(option, text) else ()
+    known = {name.lower(): name for name in fields}
+    asked = [name.strip().lower() for name in text.split(",")]
+    if not all(name in known for name in asked):
+        raise invalid(option, text, f"it must be true or false, or some of the fields {', '.join(fields)}")
+    return tuple(known[name] for name in asked)
+
+
 def _nonempty(option: str, text: str) -> str:
     if not text.strip():
         raise invalid(option, text, "it must not be empty")
@@ -412,6 +427,10 @@ def _nonempty(option: str, text: str) -> str:
 
 def _subscription(_: str, text: str) -> str:
     return names.check_subscription_name(text.strip())
+
+
+def _topic_name(_: str, text: str) -> str:
+    return names.check_topic_name(text.strip())
 
 
 def _group(_: str, text: str) -> str:

@@ -27,7 +27,8 @@ def topic_schema(options: ReadOptions) -> StructType:
                 f"topic '{logs[0].topic.name}' has a column '{METADATA}' of its own: read it without includeMetadata",
                 "LEDGER_INVALID_OPTION",
             )
-        schema = schema.add(StructField(METADATA, METADATA_TYPE, False))
+        asked = [field for field in METADATA_TYPE if field.name in options.include_metadata]
+        schema = schema.add(StructField(METADATA, StructType(asked), False))
     return schema
 
 
@@ -39,6 +40,8 @@ def check_asked_schema(logs: Sequence[Log], schema: StructType, options: ReadOpt
             "LEDGER_INVALID_OPTION",
         )
     own = any(METADATA in _schema(log).names for log in logs)
+    if METADATA in schema.names and not own:
+        _check_asked_metadata(schema[METADATA])
     asked = [field for field in arrow_schema(schema) if own or field.name != METADATA]
     for field, stored in zip(asked, _columns(logs, [field.name for field in asked]), strict=True):
         try:
@@ -53,6 +56,16 @@ def check_asked_schema(logs: Sequence[Log], schema: StructType, options: ReadOpt
                 f"has it as {problem}: read it as it is and cast it afterwards",
                 "LEDGER_SCHEMA_MISMATCH",
             )
+
+
+def _check_asked_metadata(asked: StructField) -> None:
+    known = {field.name: field.dataType for field in METADATA_TYPE}
+    if not isinstance(asked.dataType, StructType) or any(known.get(f.name) != f.dataType for f in asked.dataType):
+        raise InvalidInput(
+            f".schema() asks for '{METADATA}' as {asked.dataType.simpleString()}: it may have some of the fields of "
+            f"{METADATA_TYPE.simpleString()}, or all",
+            "LEDGER_SCHEMA_MISMATCH",
+        )
 
 
 def _schema(log: Log) -> pa.Schema:

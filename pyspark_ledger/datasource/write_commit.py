@@ -43,7 +43,7 @@ def commit_batch(options: WriteOptions, plan: WritePlan, staged: list[Staged]) -
     batch_id = None
     if plan.sequence is not None and options.deduplicate:
         batch_id = BatchId(plan.sequence, *_query_and_run(staged))
-    elif plan.ids is None and not plan.token_column:
+    elif plan.ids is None and plan.tokens is None:
         logger.info(
             "topic=%s: a batch write without producerName and sequenceId, sequenceColumn or tokenColumn is not "
             "deduplicated",

@@ -24,7 +24,7 @@ from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.sinks import gone_meanwhile
 from pyspark_ledger.metadata.records import ProducerState, Topic
-from pyspark_ledger.tokens.ids import check_column
+from pyspark_ledger.tokens.ids import TokenColumn, check_column
 
 _REMEMBERED_PRODUCERS = 64  # sent to tasks when the driver cannot know which query this is
 _KNOWN_PRODUCERS = 10_000  # more last ids than these are not sent to tasks
@@ -45,6 +45,7 @@ def plan_write(
     incoming = _stored(schemas.canonical(arrow_schema(schema)), options)
     if options.ids is not None:
         options.ids.check(incoming)
+    tokens = _token_column(options, again=again)
     log = _planned_log(options, incoming, stream=stream, again=again)
     folders.prepare(log)
     if options.ids is not None or options.sequence is not None or (stream and options.deduplicate):
@@ -65,7 +66,7 @@ def plan_write(
         replays=_replays(options, log) if options.deduplicate and options.ids is None else {},
         ids=options.ids,
         known=log.known_sequences(_KNOWN_PRODUCERS, options.ids.producer) if options.ids else None,
-        token_column=options.tokens.column if options.tokens else "",
+        tokens=tokens,
     )
 
 
@@ -73,10 +74,35 @@ def _stored(schema: pa.Schema, options: WriteOptions) -> pa.Schema:
     """The schema that is stored: without the token column, because a token is not part of the record."""
     if options.tokens is None:
         return schema
-    check_column(schema, options.tokens.column)
+    check_column(schema, options.tokens.column, options.tokens.topic)
     if len(schema) == 1:
         raise InvalidInput("a record needs at least one column besides its token", "LEDGER_INVALID_SCHEMA")
     return schema.remove(schema.get_field_index(options.tokens.column))
+
+
+_token_topics: dict[tuple[int, str], tuple[OpenNamespace, str]] = {}  # as they were last found
+
+
+def _token_column(options: WriteOptions, *, again: bool) -> TokenColumn | None:
+    """Numbers are those of one topic, which is looked up for each batch: it may have been made again. Who commits needs
+    no look: what tasks send says which topic it was."""
+    tokens = options.tokens
+    if tokens is None or not tokens.topic or again:
+        return None if tokens is None else TokenColumn(tokens.column)
+    namespace = writer_namespace(options, planned=False)
+    key = (os.getpid(), tokens.topic)
+    topic = topics.find_topic(namespace.metadata, tokens.topic)
+    if topic is None or _token_topics.get(key) != (namespace, topic.uuid):
+        namespace.metadata.sync()  # what is new to this process it does not have from a server that is behind
+        topic = topics.find_topic(namespace.metadata, tokens.topic)
+    if topic is None:
+        raise NotFound(
+            f"option 'tokenTopic' is '{tokens.topic}', and there is no such topic in this namespace: name the topic "
+            "that the numbers come from",
+            "LEDGER_TOPIC_NOT_FOUND",
+        )
+    _token_topics[key] = namespace, topic.uuid
+    return TokenColumn(tokens.column, topic.name, topic.uuid)
 
 
 def _replays(options: WriteOptions, log: Log) -> dict[str, Replay]:

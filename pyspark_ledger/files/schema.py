@@ -30,10 +30,11 @@ HIDDEN = pa.schema(
         pa.field("ledger.published", pa.int64(), False),  # when it was published,
         pa.field("ledger.producer", pa.string()),  # by whom,
         pa.field(SEQUENCE, pa.int64()),  # under which sequence id,
-        pa.field("ledger.tombstone", pa.bool_(), False),  # and whether it says that its key is gone
+        pa.field("ledger.tombstone", pa.bool_(), False),  # whether it says that its key is gone,
+        pa.field("ledger.ordinal", pa.int64()),  # and how many records were before it; null or absent: not noted then
     ]
 )
-LEDGER, ENTRY, INDEX, PUBLISHED, PRODUCER, _, TOMBSTONE = HIDDEN.names
+LEDGER, ENTRY, INDEX, PUBLISHED, PRODUCER, _, TOMBSTONE, ORDINAL = HIDDEN.names
 
 
 def canonical(schema: pa.Schema) -> pa.Schema:

@@ -30,6 +30,7 @@ class IndexRow:
     records_before: int
     file: FileRef
     bytes_before: int = -1  # -1: of a file from before this was noted
+    tokens_before: int = -1  # the same
 
 
 _NO_LEDGER = 1 << 62  # comes after all that there are
@@ -100,6 +101,14 @@ class Index:
         while row.bytes_before < 0 and row.level:
             row = self._rows(row.file)[0]
         return row.bytes_before if row.bytes_before >= 0 else self.commits(row)[0].bytes_before
+
+    def tokens_before(self, row: IndexRow) -> int:
+        """The number of the first token in a leaf or node, likewise. Where the log began earlier nothing is read."""
+        while row.tokens_before < 0 and row.level and row.ledger >= self._first:
+            row = self._rows(row.file)[0]
+        if row.tokens_before >= 0 or row.ledger < self._first:
+            return row.tokens_before
+        return self.commits(row)[0].tokens_before
 
     def commits(self, leaf: IndexRow) -> list[Commit]:
         return self.commits_in(leaf.file)
@@ -232,4 +241,5 @@ def _following(rows: list[IndexRow], after: int) -> list[int]:
 def stage_leaf(files: TopicFiles, commits: list[Commit], epoch: int) -> IndexRow:
     first, rows = commits[0], _commit_rows()
     file = files.stage([rows.dump(commit) for commit in commits], rows.schema, epoch)
-    return IndexRow(0, first.ledger, first.number, first.publish_ms, first.records_before, file, first.bytes_before)
+    before = (first.publish_ms, first.records_before, file, first.bytes_before, first.tokens_before)
+    return IndexRow(0, first.ledger, first.number, *before)

@@ -426,6 +426,19 @@ class Log:
             commits = index.commits(next(index.leaves(lambda row: row.records_before, ordinal)))
         return commits[max(0, bisect_right(commits, ordinal, key=lambda commit: commit.records_before) - 1)]
 
+    def commit_at_token(self, view: View, number: int) -> Commit | None:
+        """The commit whose records have a token with this number; None if none does, or if it is gone, and longer than
+        batches that were planned before can be read."""
+        commits: Sequence[Commit] = view.open_commits
+        if not commits or number < commits[0].tokens_before:
+            index = self.index(view, planned=True)
+            leaf = next(index.leaves(index.tokens_before, number), None)
+            commits = [] if leaf is None else index.commits(leaf)
+        at = bisect_right(commits, number, key=lambda commit: commit.tokens_before) - 1
+        found = commits[at] if at >= 0 else None
+        there = found is not None and found.mints and number < found.tokens_before + found.records
+        return found if there else None
+
     def commit_at_time(self, view: View, publish_ms: int) -> Commit | None:
         """The first commit published at or after a time. Publish times never go back, so this is a search."""
         commits: Iterator[Commit] = iter(view.open_commits)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import reduce
-from itertools import pairwise, repeat
+from itertools import accumulate, count, pairwise, repeat
 from operator import attrgetter
 
 import pyarrow as pa
@@ -22,7 +22,10 @@ from pyspark_ledger.metadata.records import Commit, Entry, FileRef
 
 _first_entry = attrgetter("first_entry")
 _OF_FILE = ("epoch", "uid", "length", "tail_length", "tail_hash")  # fields of a FileRef, in their order,
-_OF_COMMIT = ("sequence_column", "producer_column", "mints", "publish_ms", "producer", "sequence")  # of an EntrySlice
+_OF_LOG = ("sequence_column", "producer_column", "mints")  # of a LogSlice, as its commit has them,
+_COUNTED = ("first_ordinal", "first_token")  # and as the entries before it in the commit have to be counted,
+_OF_ENTRY = ("publish_ms", "producer", "sequence")  # of an EntrySlice
+_OF_COMMIT = (*_OF_LOG, *_OF_ENTRY)
 _ALIKE = ("ledger", "sequence_column", "producer_column", "mints")  # in all entries of a SharedSlice, as its fields are
 
 
@@ -41,25 +44,32 @@ def pieces_of_leaf(codec: RowCodec[Commit], table: pa.Table) -> list[LogSlice | 
 
 def slices_of_list(commit: Commit, table: pa.Table) -> list[LogSlice]:
     """Those of a commit whose entries are in a file of their own."""
-    count = table.num_rows
+    rows = table.num_rows
     same = {name: getattr(commit, name) for name in ("ledger", *_OF_COMMIT)}
     types = {"sequence": pa.int64()}  # it may be null
-    columns = {name: pa.repeat(pa.scalar(value, types.get(name)), count) for name, value in same.items()}
-    columns["entry"] = pa.arange(commit.first_entry, commit.first_entry + count)
-    return _slices(_entries(columns, listed_columns(table)))
+    columns = {name: pa.repeat(pa.scalar(value, types.get(name)), rows) for name, value in same.items()}
+    columns["entry"] = pa.arange(commit.first_entry, commit.first_entry + rows)
+    own = listed_columns(table)
+    before = _records_before(own).slice(0, rows)
+    columns["first_ordinal"] = pc.add_checked(before, commit.records_before)
+    columns["first_token"] = pc.add_checked(before, commit.tokens_before)
+    return _slices(_entries(columns, own))
 
 
 def slices_of_commit(commit: Commit) -> list[LogSlice]:
     """Those of a commit in memory."""
-    numbered = enumerate(commit.entries, commit.first_entry)
-    return _with_records([_slice_of(commit, number, entry) for number, entry in numbered])
+    before = accumulate((entry.kept for entry in commit.entries), initial=0)
+    numbered = zip(count(commit.first_entry), commit.entries, before, strict=False)
+    return _with_records([_slice_of(commit, *each) for each in numbered])
 
 
-def _slice_of(commit: Commit, number: int, entry: Entry) -> LogSlice:
-    """Of one entry. No entry of an open ledger shares its file, so there is nothing to be won by doing many at once."""
+def _slice_of(commit: Commit, number: int, entry: Entry, before: int) -> LogSlice:
+    """Of one entry, and how many records of its commit are before it. No entry of an open ledger shares its file, so
+    there is nothing to be won by doing many at once."""
     piece = EntrySlice(
         entry.file, 0, entry.records, entry.records, entry.mask, commit.ledger, number, commit.sequence_column,
-        commit.producer_column, commit.mints, commit.publish_ms, commit.producer, commit.sequence,
+        commit.producer_column, commit.mints, commit.records_before + before, commit.tokens_before + before, None,
+        commit.publish_ms, commit.producer, commit.sequence,
     )  # fmt: skip
     return _in_shared_file(piece, entry.first_row, entry.file_rows) if entry.file_rows else piece
 
@@ -70,7 +80,8 @@ def _in_shared_file(piece: EntrySlice, first_row: int, file_rows: int) -> Shared
     kept = mask.joined([(first_row, mask.unpack(piece.mask, piece.stop))], file_rows) if piece.mask else b""
     return SharedSlice(
         piece.file, first_row, first_row + piece.stop, file_rows, kept, piece.ledger, piece.first_entry,
-        piece.sequence_column, piece.producer_column, piece.mints, entries,
+        piece.sequence_column, piece.producer_column, piece.mints, piece.first_ordinal, piece.first_token,
+        None, entries,
     )  # fmt: skip
 
 
@@ -82,7 +93,18 @@ def _inline(commits: pa.RecordBatch) -> pa.RecordBatch:
     before = pc.subtract(lists.offsets, lists.offsets[0])  # entries before each commit
     shift = pc.subtract_checked(commits["first_entry"], before.slice(0, len(lists)))
     columns["entry"] = pc.add_checked(shift.take(commit), pa.arange(0, len(commit)))
-    return _entries(columns, entry_columns(lists.flatten()))
+    own = entry_columns(lists.flatten())
+    records = _records_before(own)  # of these commits, before each entry
+    of_commit = pc.subtract(records.slice(0, len(commit)), records.take(before.slice(0, len(lists))).take(commit))
+    columns["first_ordinal"] = pc.add_checked(commits["records_before"].take(commit), of_commit)
+    columns["first_token"] = pc.add_checked(commits["tokens_before"].take(commit), of_commit)
+    return _entries(columns, own)
+
+
+def _records_before(entries: Mapping[str, pa.Array]) -> pa.Array:
+    """How many records are in the entries before each, and in all of them."""
+    kept = pc.subtract_checked(entries["records"], entries["masked"])
+    return pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum_checked(kept)])
 
 
 def _entries(of_commit: Mapping[str, pa.Array], own: Mapping[str, pa.Array]) -> pa.RecordBatch:
@@ -107,8 +129,9 @@ def _own(entries: pa.RecordBatch) -> Iterator[EntrySlice]:
     """Slices of entries that have files of their own."""
     files = map(FileRef, *(to_list(entries[f"file.{name}"]) for name in _OF_FILE))
     records = to_list(entries["records"])
-    others = (to_list(entries[name]) for name in ("mask", "ledger", "entry", *_OF_COMMIT))
-    return map(EntrySlice, files, repeat(0), records, records, *others)
+    others = (to_list(entries[name]) for name in ("mask", "ledger", "entry", *_OF_LOG, *_COUNTED))
+    own = (to_list(entries[name]) for name in _OF_ENTRY)
+    return map(EntrySlice, files, repeat(0), records, records, *others, repeat(None), *own)
 
 
 def _runs(entries: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -130,7 +153,7 @@ def _shared(run: pa.RecordBatch) -> SharedSlice:
     ledger, sequence_column, producer_column, mints = (first[name] for name in _ALIKE)
     return SharedSlice(
         file, start, stop, rows, _mask(run, stop - start, rows), ledger, first["entry"], sequence_column,
-        producer_column, mints, entries,
+        producer_column, mints, first["first_ordinal"], first["first_token"], None, entries,
     )  # fmt: skip
 
 

@@ -39,6 +39,8 @@ class Record:
         producer: who wrote it; empty if that has no name.
         sequence_id: its number, if its producer numbers records or batches.
         token: the right to process it once; None if it was written without tokens.
+        ordinal: how many records of the topic are before it; None if it was compacted before that was noted.
+        token_number: the token as a number.
     """
 
     position: Position
@@ -47,6 +49,8 @@ class Record:
     producer: str
     sequence_id: int | None
     token: str | None
+    ordinal: int | None
+    token_number: int | None
 
     def __getitem__(self, column: str) -> Any:
         return self.value[column]

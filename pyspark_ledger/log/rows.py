@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_ledger.base.position import Position
-from pyspark_ledger.base.token_prefix import TokenPrefix
+from pyspark_ledger.base.token_prefix import TokenPrefix, first_number
 from pyspark_ledger.files import mask
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import EntryReader
 from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.log.slices import CompactedSlice, EntrySlice, LogSlice, SharedSlice, Slice
 
-# Position, value, publish time, producer, sequence id, token.
-RecordFields = tuple[Position, Mapping[str, Any], datetime, str, int | None, str | None]
+# Position, value, publish time, producer, sequence id, token, ordinal, token number.
+RecordFields = tuple[Position, Mapping[str, Any], datetime, str, int | None, str | None, int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,14 @@ class SliceRows(ABC):
     @abstractmethod
     def tokens(self) -> pa.Array:
         """The tokens of the records; null if they have none."""
+
+    @abstractmethod
+    def token_numbers(self) -> pa.Array:
+        """The same as numbers."""
+
+    @abstractmethod
+    def ordinals(self) -> pa.Array:
+        """How many records of the topic are before each; null if that is not known."""
 
     @abstractmethod
     def records(self) -> Iterator[RecordFields]:
@@ -93,10 +101,17 @@ class EntryRows(SliceRows):
             return pa.nulls(self.batch.num_rows, pa.string())
         return TokenPrefix(self.uuid, piece.ledger, piece.first_entry).tokens(self.indexes)
 
+    def token_numbers(self) -> pa.Array:
+        return _token_numbers(self)
+
+    def ordinals(self) -> pa.Array:
+        return _counted(self, self.piece.first_ordinal)
+
     def records(self) -> Iterator[RecordFields]:
         piece = self.piece
         published = _moment(piece.publish_ms)
-        columns = (column.to_pylist() for column in (self.indexes, *self.ids(), self.tokens()))
+        of_record = (self.indexes, *self.ids(), self.tokens(), self.ordinals(), self.token_numbers())
+        columns = (column.to_pylist() for column in of_record)
         for value, index, *ids in zip(self._values(), *columns, strict=True):
             yield Position(piece.ledger, piece.first_entry, index), value, published, *ids
 
@@ -140,11 +155,18 @@ class SharedRows(SliceRows):
         parts = (part.cast(pa.string()) for part in (self._entries(), self._indexes()))
         return pc.binary_join_element_wise(f"{self.uuid}:{self.piece.ledger}", *parts, ":")
 
+    def token_numbers(self) -> pa.Array:
+        return _token_numbers(self)
+
+    def ordinals(self) -> pa.Array:
+        return _counted(self, self.piece.first_ordinal)
+
     def records(self) -> Iterator[RecordFields]:
-        columns = (*self.positions(), self.publish_times(), *self.ids(), self.tokens())
+        ids = (*self.ids(), self.tokens(), self.ordinals(), self.token_numbers())
+        columns = (*self.positions(), self.publish_times(), *ids)
         rows = zip(self._values(), *(column.to_pylist() for column in columns), strict=True)
-        for value, ledger, entry, index, published, *ids in rows:
-            yield Position(ledger, entry, index), value, _moment(published), *ids
+        for value, ledger, entry, index, published, *others in rows:
+            yield Position(ledger, entry, index), value, _moment(published), *others
 
     def _entries(self) -> pa.Array:
         """For each record the number of its entry in the ledger,"""
@@ -179,14 +201,41 @@ class CompactedRows(SliceRows):
     def tokens(self) -> pa.Array:
         return pa.nulls(self.batch.num_rows, pa.string())
 
+    def token_numbers(self) -> pa.Array:
+        return pa.nulls(self.batch.num_rows, pa.int64())
+
+    def ordinals(self) -> pa.Array:
+        if schemas.ORDINAL not in self.stored.schema.names:  # compacted before it was noted
+            return pa.nulls(self.batch.num_rows, pa.int64())
+        return self.stored.column(schemas.ORDINAL)
+
     def tombstones(self) -> pa.Array:
         """Which of them are tombstones."""
         return self.stored.column(schemas.TOMBSTONE)
 
     def records(self) -> Iterator[RecordFields]:
-        columns = (column.to_pylist() for column in (*self.positions(), self.publish_times(), *self.ids()))
-        for value, ledger, entry, index, published, producer, sequence in zip(self._values(), *columns, strict=True):
-            yield Position(ledger, entry, index), value, _moment(published), producer, sequence, None
+        columns = (*self.positions(), self.publish_times(), *self.ids(), self.ordinals())
+        rows = zip(self._values(), *(column.to_pylist() for column in columns), strict=True)
+        for value, ledger, entry, index, published, producer, sequence, ordinal in rows:
+            yield Position(ledger, entry, index), value, _moment(published), producer, sequence, None, ordinal, None
+
+
+def _counted(rows: EntryRows | SharedRows, first: int) -> pa.Array:
+    """Numbers of records, counted from the first one of the first entry. Masked rows are not counted, and are left out
+    of ``rows``: so there are no gaps, unless only some of the records are read."""
+    piece, indexes = rows.piece, rows.indexes
+    row = indexes[0].as_py()
+    first += piece.records_before(row)
+    if piece.unchosen is None:
+        return pa.arange(first, first + len(indexes))
+    counted = mask.kept(piece.unchosen, piece.all_rows, row, indexes[-1].as_py() + 1)
+    return pc.add(pc.cumulative_sum(counted.cast(pa.int64())), first - 1).take(pc.subtract(indexes, row))
+
+
+def _token_numbers(rows: EntryRows | SharedRows) -> pa.Array:
+    if not rows.piece.mints:
+        return pa.nulls(rows.batch.num_rows, pa.int64())
+    return _counted(rows, first_number(rows.uuid) + rows.piece.first_token)
 
 
 def read_slice(

@@ -70,6 +70,23 @@ class LogSlice(Slice, ABC):
     sequence_column: str  # set if every record has its own
     producer_column: str
     mints: bool  # its records have tokens
+    first_ordinal: int  # records of the topic before its first entry,
+    first_token: int  # and the number of that entry's first token, if it has tokens
+    unchosen: builtins.bytes | None  # the mask before some of the records were chosen; None: all of them are read
+
+    @property
+    @abstractmethod
+    def first_row(self) -> int:
+        """Where its first entry begins in the file."""
+
+    def records_before(self, row: int) -> int:
+        """How many records lie between there and a row of it."""
+        counted = self.mask if self.unchosen is None else self.unchosen
+        return mask.count(counted, self.all_rows, self.first_row, row)
+
+    def choose(self, chosen: pa.BooleanArray) -> Self:
+        """Only those of its records that are in the rows which are chosen, of all rows of the file."""
+        return replace(self, mask=mask.pack(chosen), unchosen=self.mask if self.unchosen is None else self.unchosen)
 
     @property
     @abstractmethod
@@ -110,6 +127,10 @@ class EntrySlice(LogSlice):
     publish_ms: int
     producer: str
     sequence: int | None
+
+    @property
+    def first_row(self) -> int:
+        return 0
 
     @property
     def has_producer(self) -> bool:
@@ -205,7 +226,14 @@ class SharedSlice(LogSlice):
         """With the entries that rows are of: Arrow would pickle a part of a column with all that it was cut from."""
         first, last = self._number(self.start), self._number(self.stop - 1)
         entries = self.entries.slice(first, last + 1 - first)
-        cut = replace(self, first_entry=self.first_entry + first, entries=entries)
+        before = self.records_before(self._first(first))
+        cut = replace(
+            self,
+            first_entry=self.first_entry + first,
+            first_ordinal=self.first_ordinal + before,
+            first_token=self.first_token + before,
+            entries=entries,
+        )
         values = [getattr(cut, field.name) for field in fields(cut) if field.name != "entries"]
         return _unpickled, (*values, entries.serialize().to_pybytes())
 
@@ -258,6 +286,7 @@ def _follows(before: SharedSlice, piece: Slice) -> bool:
         and piece.producer_column == before.producer_column
         and piece.has_producer == before.has_producer
         and piece.mints == before.mints
+        and piece.unchosen is before.unchosen is None
     )
 
 

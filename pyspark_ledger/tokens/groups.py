@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_ledger.base import names
 from pyspark_ledger.base.bitmap import Bitmap
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.base.runs import Runs
-from pyspark_ledger.base.token_prefix import TokenPrefix
+from pyspark_ledger.base.token_prefix import TokenPrefix, first_number
 from pyspark_ledger.errors import CorruptData, DataLoss, LedgerError
 from pyspark_ledger.files.blobs import Blobs
 from pyspark_ledger.files.mask import unpack
@@ -35,8 +36,10 @@ from pyspark_ledger.metadata.port import (
     Versioned,
 )
 from pyspark_ledger.metadata.records import FileRef, Head, TokenBlock, TokenChunk, TokenGroup
+from pyspark_ledger.tokens.ids import not_a_token
 
 _REMEMBERED_BITMAPS = 32
+_ANY = (1 << 63) - 1
 
 
 class GroupChanged(LedgerError):
@@ -181,6 +184,7 @@ class Group:
         all that were given up since it was made, its token may be one that it never saw (never a "duplicate")."""
         assert head.trim is not None
         if position < self._record.began or not self._has_consumed(self._record.first_token, head.trim.tokens):
+            self._check_current()
             raise DataLoss(
                 f"a token of topic '{head.name}' belongs to a record at {position}, which the topic's retention has "
                 f"given up: the topic begins at {head.trim.position} now, and whether group '{self.name}' has consumed "
@@ -188,6 +192,60 @@ class Group:
                 "subscription, which holds them back",
                 "LEDGER_TRIMMED",
             )
+
+    def checked_numbers(self, view: View, first: pa.Array, last: pa.Array) -> Numbering:
+        """Of runs of tokens that are numbers, counted from the topic's first: InvalidInput if one was never minted,
+        DataLoss if its record is gone and it was not consumed. Takes no longer if the runs or the log are longer."""
+        there = self._first_there(view)
+        if pc.any(pc.less(first, there)).as_py():
+            gone = pc.less(first, there)
+            for run in zip(first.filter(gone).to_pylist(), last.filter(gone).to_pylist(), strict=True):
+                self._check_consumed_number(view.head, run[0], min(run[1] + 1, there))
+            left = pc.greater_equal(last, there)
+            first, last = pc.max_element_wise(first.filter(left), there), last.filter(left)
+        if len(first):
+            edges = pa.concat_arrays([first, last])
+            self._check_minted(view, edges.take(pc.array_sort_indices(edges)))
+        return Numbering(self, 0, _ANY)
+
+    def _check_minted(self, view: View, numbers: pa.Array) -> None:
+        """Of sorted numbers, and all that lie between two of a run. Between two that were minted are others that were
+        not only where a repair has left a gap, and that is so wide that no run bridges it."""
+        ends = numbers[0].as_py(), numbers[-1].as_py()
+        for number in ends:
+            if self.log.commit_at_token(view, number) is None:
+                raise not_a_token(first_number(self.log.topic.uuid) + number, self.log.topic.name)
+        if ends[1] - ends[0] >= self.log.limits.repair_token_jump and len(numbers) > 2:
+            half = len(numbers) // 2
+            self._check_minted(view, numbers[:half])
+            self._check_minted(view, numbers[half:])
+
+    def _first_there(self, view: View) -> int:
+        """Tokens before this number are of records that are gone."""
+        trim, first = view.head.trim, trimmed.first_ledger(view.head, planned=True)
+        if trim is None or first == trim.position.ledger:
+            return 0 if trim is None else trim.tokens
+        index = self.log.index(view, planned=True)
+        leaf = index.leaf(first)
+        return trim.tokens if leaf is None else index.tokens_before(leaf)
+
+    def _check_consumed_number(self, head: Head, start: int, stop: int) -> None:
+        if not self._has_consumed(start, stop):
+            self._check_current()
+            begin = first_number(self.log.topic.uuid)
+            raise DataLoss(
+                f"the tokens {begin + start} to {begin + stop - 1} of topic '{head.name}' belong to records that the "
+                f"topic's retention has given up, and group '{self.name}' has not consumed all of them. Consume "
+                "records before they are given up: read the topic with a subscription, which holds them back",
+                "LEDGER_TRIMMED",
+            )
+
+    def _check_current(self) -> None:
+        """Before a token is said to be lost: somebody else may have consumed it since the group was read."""
+        self.log.metadata.sync()
+        found = self.log.metadata.read(self.key)
+        if (None if found is None else found.version) != self._version:
+            raise GroupChanged(f"somebody has consumed tokens for group '{self.name}'")
 
     def _has_consumed(self, start: int, stop: int) -> bool:
         while start < stop:

@@ -3,17 +3,21 @@
 A token is ``<topic UUID>:<ledger>:<entry>:<index>`` for a record of a topic, ``<topic UUID>:m<block>:<index>`` for one
 that was minted for a message from outside. All but the index is its *prefix*. Records that are read in order have
 consecutive tokens, so the summary is a list of runs: prefix, first index, length.
+
+Tokens of one topic's records can also be given as numbers, 8 bytes instead of 45 (see :mod:`base.token_prefix`). Their
+summary is the same, with one prefix for all.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
-from pyspark_ledger.base.token_prefix import TokenPrefix
+from pyspark_ledger.base.token_prefix import TokenPrefix, first_number, prefix_of_numbers
 from pyspark_ledger.errors import InvalidInput
 
 TOKEN_RUNS = pa.schema(
@@ -23,12 +27,33 @@ _DIGITS = 18  # of an index, at most
 _INDEX = re.compile(rf"[0-9]{{1,{_DIGITS}}}")
 
 
-def check_column(schema: pa.Schema, name: str) -> None:
+def check_column(schema: pa.Schema, name: str, topic: str) -> None:
+    """``topic`` is the one that option 'tokenTopic' names, if any."""
     if name not in schema.names:
         raise InvalidInput(f"tokenColumn '{name}' is not a column: {', '.join(schema.names)}", "LEDGER_INVALID_OPTION")
     kind = schema.field(name).type
-    if not pat.is_string(kind):
-        raise InvalidInput(f"tokenColumn '{name}' is of type {kind}, it must be a string", "LEDGER_INVALID_OPTION")
+    problem = ""
+    if pat.is_string(kind) and topic:
+        problem = "has text, which says which topic each token belongs to: leave option 'tokenTopic' out"
+    elif pat.is_int64(kind) and not topic:
+        problem = "has numbers: name the topic whose tokens they are in option 'tokenTopic', or take _metadata.token"
+    elif not pat.is_string(kind) and not pat.is_int64(kind):
+        problem = f"is of type {kind}: it must be a string, or a long with option 'tokenTopic'"
+    if problem:
+        raise InvalidInput(f"tokenColumn '{name}' {problem}", "LEDGER_INVALID_OPTION")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenColumn:
+    """The column that a task finds its rows' tokens in: text, or numbers of one topic."""
+
+    name: str
+    topic: str = ""
+    uuid: str = ""
+
+    def gatherer(self) -> TokenRuns | NumberRuns:
+        where = f"tokenColumn '{self.name}'"
+        return NumberRuns(self.uuid, self.topic, where) if self.uuid else TokenRuns(where)
 
 
 class TokenRuns:
@@ -95,11 +120,7 @@ class TokenRuns:
     def _malformed(self, tokens: pa.Array) -> InvalidInput:
         for row, token in enumerate(tokens.to_pylist(), self._rows):
             if token is None:
-                return InvalidInput(
-                    f"{self._where}: row {row} (of its task, from 0) has no token: it was written without mintTokens, "
-                    "or read with readCompacted. Leave such records out, or write them without deduplication=token",
-                    "LEDGER_NO_TOKEN",
-                )
+                return _no_token(self._where, row)
             prefix, _, index = token.rpartition(":")
             if TokenPrefix.parse(prefix) is None or not _INDEX.fullmatch(index):
                 return InvalidInput(
@@ -110,9 +131,74 @@ class TokenRuns:
         raise AssertionError("every token is well formed")
 
 
+class NumberRuns:
+    """The same of tokens that are numbers, all of one topic."""
+
+    def __init__(self, uuid: str, topic: str, where: str = "tokenColumn") -> None:
+        self._uuid, self._topic, self._where = uuid, topic, where
+        self._first = first_number(uuid)
+        self._rows = 0
+        self._runs: list[tuple[pa.Array, pa.Array]] = []
+
+    def add(self, numbers: pa.Array) -> None:
+        if not len(numbers):
+            return
+        if numbers.null_count:
+            raise _no_token(self._where, self._rows + pc.index(pc.is_null(numbers), True).as_py())
+        if pc.min(numbers).as_py() < self._first:
+            row = pc.index(pc.less(numbers, self._first), True).as_py()
+            where = f"{self._where}, row {self._rows + row} (of its task, from 0): "
+            raise not_a_token(numbers[row].as_py(), self._topic, where)
+        start = numbers[0].as_py()
+        if numbers.equals(pa.arange(start, start + len(numbers))):  # nearly always, and quickly seen
+            self._runs.append((pa.array([start - self._first]), pa.array([len(numbers)])))
+        else:
+            index = pc.subtract(numbers, self._first)
+            starts, lengths = _starts_and_lengths(pc.equal(index[1:], pc.add(index[:-1], 1)))
+            self._runs.append((index.take(starts), lengths))
+        self._rows += len(numbers)
+
+    def table(self) -> pa.Table:
+        """As TOKEN_RUNS. Runs go on from one batch to the next."""
+        none = pa.array([], pa.int64())
+        index = pa.concat_arrays([none, *(index for index, _ in self._runs)])
+        length = pa.concat_arrays([none, *(length for _, length in self._runs)])
+        if len(index):
+            starts, counts = _starts_and_lengths(pc.equal(index[1:], pc.add(index[:-1], length[:-1])))
+            ends = pc.add(index, length).take(pc.add(starts, pc.subtract(counts, 1)))
+            index = index.take(starts)
+            length = pc.subtract(ends, index)
+        codes = pa.repeat(pa.scalar(0, pa.int32()), len(index))
+        prefix = pa.DictionaryArray.from_arrays(codes, pa.array([prefix_of_numbers(self._uuid)]))
+        return pa.table([prefix, index, length], schema=TOKEN_RUNS)
+
+
+def not_a_token(number: int, topic: str, where: str = "") -> InvalidInput:
+    return InvalidInput(
+        f"{where}the number {number} is no token of topic '{topic}': take it from _metadata.tokenNumber of that topic, "
+        "and name the topic that it comes from in option 'tokenTopic'. If the topic was deleted and made again, the "
+        "numbers of the old one are not those of the new one",
+        "LEDGER_INVALID_TOKEN",
+    )
+
+
+def _no_token(where: str, row: int) -> InvalidInput:
+    return InvalidInput(
+        f"{where}: row {row} (of its task, from 0) has no token: it was written without mintTokens, or read with "
+        "readCompacted. Leave such records out, or write them without deduplication=token",
+        "LEDGER_NO_TOKEN",
+    )
+
+
 def _runs(codes: pa.Array, index: pa.Array) -> pa.Table:
     """Consecutive tokens as one run."""
     same = pc.and_(pc.equal(codes[1:], codes[:-1]), pc.equal(index[1:], pc.add(index[:-1], 1)))
-    starts = pc.indices_nonzero(pa.concat_arrays([pa.array([True]), pc.invert(same)])).cast(pa.int64())
-    stops = pa.concat_arrays([starts[1:], pa.array([len(codes)], pa.int64())])
-    return pa.table({"prefix": codes.take(starts), "index": index.take(starts), "length": pc.subtract(stops, starts)})
+    starts, lengths = _starts_and_lengths(same)
+    return pa.table({"prefix": codes.take(starts), "index": index.take(starts), "length": lengths})
+
+
+def _starts_and_lengths(follows: pa.BooleanArray) -> tuple[pa.Array, pa.Array]:
+    """Of runs, given for each but the first whether it goes on with the one before."""
+    starts = pc.indices_nonzero(pa.concat_arrays([pa.array([True]), pc.invert(follows)])).cast(pa.int64())
+    stops = pa.concat_arrays([starts[1:], pa.array([len(follows) + 1], pa.int64())])
+    return starts, pc.subtract(stops, starts)

@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from pyspark_ledger.base.bitmap import Bitmap
 from pyspark_ledger.base.limits import DEFAULT_LIMITS
-from pyspark_ledger.base.token_prefix import TokenPrefix
-from pyspark_ledger.errors import Conflict, CorruptData
+from pyspark_ledger.base.token_prefix import TokenPrefix, topic_of_numbers
+from pyspark_ledger.errors import Conflict, CorruptData, InvalidInput
+from pyspark_ledger.log.log import View
 from pyspark_ledger.metadata.port import Op
 from pyspark_ledger.tokens.groups import Block, Group, GroupChanged, Groups, Numbering
 
@@ -54,18 +55,32 @@ class Spending:
         """Takes the tokens that are present. Returns for each row whether its token was; None if all were. With
         ``fan_out`` several rows may share one token."""
         column = runs["prefix"].combine_chunks()
-        numberings = [self._numbering(prefix) for prefix in column.dictionary.to_pylist()]
+        numberings = [self._numbering(prefix, code, runs) for code, prefix in enumerate(column.dictionary.to_pylist())]
         spans = self._spans(runs, column.indices, numberings)
         if spans is not None and self._take_spans(spans, fan_out):
             return None
         return self._take_rows(runs, column.indices, numberings, fan_out)
 
-    def _numbering(self, text: str) -> Numbering | None:
+    def _numbering(self, text: str, code: int, runs: pa.Table) -> Numbering | None:
+        if uuid := topic_of_numbers(text):
+            return self._numbers(uuid, runs.filter(pc.equal(runs["prefix"].combine_chunks().indices, code)))
         if text not in self._by_prefix:
             prefix = TokenPrefix.parse(text)
             assert prefix is not None
             self._by_prefix[text] = self._block(prefix) if prefix.block else self._entry(prefix)
         return self._by_prefix[text]
+
+    def _numbers(self, uuid: str, runs: pa.Table) -> Numbering | None:
+        """Raises unless all were minted, and none is lost: a number itself does not say where it is from."""
+        group = self._groups.group(uuid)
+        if group is None:
+            raise InvalidInput(
+                f"the topic with the UUID {uuid}, whose tokens a batch brings, was deleted while the batch was written",
+                "LEDGER_INVALID_TOKEN",
+            )
+        first, length = runs["index"].combine_chunks(), runs["length"].combine_chunks()
+        last = pc.subtract(pc.add(first, length), 1)
+        return self._asked(group, lambda view: group.checked_numbers(view, first, last))
 
     def _block(self, prefix: TokenPrefix) -> Numbering | None:
         key = (prefix.uuid, prefix.block)
@@ -78,15 +93,18 @@ class Spending:
         group = self._groups.group(prefix.uuid)
         if group is None:
             return None
+        return self._asked(group, lambda view: group.number(view, prefix))
+
+    def _asked(self, group: Group, ask: Callable[[View], Numbering | None]) -> Numbering | None:
         if group not in self._looked:
-            # What is in memory may be too old to know the prefix, or so old that gc has deleted the files it names.
-            with suppress(CorruptData):
-                found = group.number(group.log.view(), prefix)
+            # What is in memory may be too old to know a token, or so old that gc has deleted the files it names.
+            with suppress(CorruptData, InvalidInput):
+                found = ask(group.log.view())
                 if found is not None:
                     return found
             self._looked.add(group)
             group.log.refresh(sync=True)
-        return group.number(group.log.view(), prefix)
+        return ask(group.log.view())
 
     def _spans(
         self, runs: pa.Table, codes: pa.Array, numberings: list[Numbering | None]

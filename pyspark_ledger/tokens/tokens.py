@@ -16,7 +16,7 @@ from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.metadata.port import PartKey, TokenBlockKey, TokenChunkKey, TokenGroupKey, Versioned
 from pyspark_ledger.metadata.records import TokenGroup
 from pyspark_ledger.tokens.groups import Groups
-from pyspark_ledger.tokens.ids import TokenRuns
+from pyspark_ledger.tokens.ids import NumberRuns, TokenRuns, not_a_token
 from pyspark_ledger.tokens.minting import Minter
 from pyspark_ledger.tokens.spending import Spending
 
@@ -91,8 +91,9 @@ class Tokens:
 
     # -- looking and consuming -----------------------------------------------------------------------------
 
-    def present(self, ids: Sequence[str]) -> list[bool]:
-        """Says for each token whether it is there: minted, and not consumed by this group. Changes nothing.
+    def present(self, ids: Sequence[str] | Sequence[int]) -> list[bool]:
+        """Says for each token whether it is there: minted, and not consumed by this group. Changes nothing. Tokens of
+        the topic's records may be given as numbers (``record.token_number``).
 
         Raises InvalidInput if something is not a token, or is a token of another topic."""
         claims = self._claims(ids)
@@ -100,7 +101,7 @@ class Tokens:
         self._groups.reload()
         return Spending.decide(self._groups, lambda spending: _as_list(spending.take(claims, fan_out=True), ids))
 
-    def consume(self, ids: Sequence[str]) -> list[bool]:
+    def consume(self, ids: Sequence[str] | Sequence[int]) -> list[bool]:
         """Consumes tokens, all of them in one step. True for each token that this call consumed, False for those that
         were gone before. If several callers consume a token at once, exactly one of them gets True. If a token is given
         twice, the first one counts.
@@ -135,17 +136,27 @@ class Tokens:
         spending.committed()
         return True
 
-    def _claims(self, ids: Sequence[str]) -> pa.Table:
-        if isinstance(ids, str) or not all(isinstance(id, str) for id in ids):
-            raise InvalidInput("give a list of tokens, each a string", "LEDGER_INVALID_TOKEN")
+    def _claims(self, ids: Sequence[str] | Sequence[int]) -> pa.Table:
+        topic, kinds = self._log.topic, {type(id) for id in ids}
+        if isinstance(ids, str) or not (kinds <= {str} or kinds == {int}):
+            raise InvalidInput("give a list of tokens, all strings or all numbers", "LEDGER_INVALID_TOKEN")
+        if kinds == {int}:
+            return self._numbers([id for id in ids if isinstance(id, int)])
         claims = TokenRuns("tokens")
         claims.add(pa.array(ids, pa.string()))
         for id in ids:
-            if not id.startswith(f"{self._log.topic.uuid}:"):
+            if not str(id).startswith(f"{topic.uuid}:"):
                 raise InvalidInput(
-                    f"token {id} does not belong to topic '{self._log.topic.name}' ({self._log.topic.uuid})",
-                    "LEDGER_INVALID_TOKEN",
+                    f"token {id} does not belong to topic '{topic.name}' ({topic.uuid})", "LEDGER_INVALID_TOKEN"
                 )
+        return claims.table()
+
+    def _numbers(self, ids: list[int]) -> pa.Table:
+        for id in ids:
+            if not 0 <= id < 1 << 63:
+                raise not_a_token(id, self._log.topic.name)
+        claims = NumberRuns(self._log.topic.uuid, self._log.topic.name, "tokens")
+        claims.add(pa.array(ids, pa.int64()))
         return claims.table()
 
     # -- statistics ----------------------------------------------------------------------------------------
@@ -180,6 +191,6 @@ def minter_of(tokens: Tokens) -> Minter:
     return tokens._minter
 
 
-def _as_list(present: pa.BooleanArray | None, ids: Sequence[str]) -> list[bool]:
+def _as_list(present: pa.BooleanArray | None, ids: Sequence[object]) -> list[bool]:
     """None stands for "all of them"."""
     return [True] * len(ids) if present is None else present.to_pylist()

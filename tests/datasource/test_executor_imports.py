@@ -13,6 +13,7 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark_ledger.datasource.executor.staging import WritePlan
 from pyspark_ledger.datasource.writer import LedgerBatchWriter, LedgerStreamWriter
 from pyspark_ledger.dedup.id_ranges import IdColumns
+from pyspark_ledger.tokens.ids import TokenColumn
 
 STORAGE_ONLY = {"base", "datasource", "dedup", "errors", "files", "metadata", "tokens"}
 OF_DATASOURCE = {"writer", "executor", "executor.staging"}
@@ -30,7 +31,7 @@ PLACE = "00000000-0000-0000-0000-000000000000:0:0"
 
 
 @pytest.mark.parametrize("kind", [LedgerStreamWriter, LedgerBatchWriter])
-@pytest.mark.parametrize("brings", [{}, {"ids": IdColumns("n", producer="p")}, {"token_column": "token"}])
+@pytest.mark.parametrize("brings", [{}, {"ids": IdColumns("n", producer="p")}, {"tokens": TokenColumn("token")}])
 def test_a_task_imports_what_it_needs_to_write_a_file_and_nothing_else(tmp_path, kind, brings):
     (tmp_path / "u").mkdir()
     plan = WritePlan(

@@ -131,7 +131,7 @@ def test_a_record_without_a_real_token_is_an_error_that_names_the_row(spark, cli
     ("expressions", "words"),
     [
         (["order_id"], "tokenColumn 'token' is not a column: order_id"),
-        (["order_id", "order_id AS token"], "tokenColumn 'token' is of type int64, it must be a string"),
+        (["order_id", "order_id AS token"], "tokenColumn 'token' has numbers: name the topic .* option 'tokenTopic'"),
         (["token"], "needs at least one column besides its token"),
     ],
 )
@@ -140,6 +140,58 @@ def test_a_token_column_that_does_not_fit_is_found_before_anything_is_written(sp
     with pytest.raises(PySparkException, match=words):
         write(orders(spark, client, stream=False).selectExpr(*expressions), client)
     assert client.topics() == ["orders"]
+
+
+def numbered(spark, client: LedgerClient, *, stream: bool = True, fields: str = "tokenNumber", **options):
+    reader = spark.readStream if stream else spark.read
+    where = {"zookeeper": client.zookeeper, "includeMetadata": fields, **options}
+    return reader.format("ledger").options(**where).load("orders").selectExpr("*", "_metadata.tokenNumber AS token")
+
+
+def test_numbers_are_the_same_tokens_over_a_new_checkpoint_and_mixed_with_text_I11(spark, client, tmp_path):
+    for first in range(0, 300, 100):
+        order(spark, client, first, 100, mintTokens=str(first != 100).lower())
+    every = numbered(spark, client, stream=False, fields="ordinal, tokenNumber")
+    assert every.schema["_metadata"].dataType.simpleString() == "struct<tokenNumber:bigint,ordinal:bigint>"
+    ordinals = every.selectExpr("_metadata.ordinal", "order_id", "token IS NULL").collect()
+    assert [tuple(row) for row in ordinals] == [(n, n, 100 <= n < 200) for n in range(300)]
+
+    few = numbered(spark, client, maxRowsPerTrigger="180").where("token IS NOT NULL AND order_id < 250")
+    for checkpoint in ("one", "two"):  # the second time as if the checkpoint was lost
+        by_number(few.drop("_metadata"), client, tmp_path / checkpoint).awaitTermination()
+        assert invoiced(client) == [*range(100), *range(200, 250)], "in order"
+    left = orders(spark, client).where("token IS NOT NULL")
+    invoice(left, client, tmp_path / "text").awaitTermination()
+    assert invoiced(client) == [*range(100), *range(200, 300)]
+    [stats] = client.tokens("orders").stats()
+    assert (stats.in_flight, stats.consumed, stats.nodes) == (0, 200, 1)
+
+
+def by_number(frame, client: LedgerClient, checkpoint):
+    writer = frame.writeStream.format("ledger").option("zookeeper", client.zookeeper).trigger(availableNow=True)
+    writer = writer.option("deduplication", "token").option("tokenColumn", "token").option("tokenTopic", "orders")
+    return writer.option("checkpointLocation", str(checkpoint)).start("invoices")
+
+
+def test_numbers_that_cannot_be_tokens_are_errors_by_name_and_nothing_is_written(spark, client):
+    order(spark, client, 0, 5)
+    frame = numbered(spark, client, stream=False).drop("_metadata").coalesce(1)
+    for options, column, words in (
+        ({"tokenTopic": "orders"}, "string(token)", "has text, .* leave option 'tokenTopic' out"),
+        ({"tokenTopic": "nobody"}, "token", r"LEDGER_TOPIC_NOT_FOUND.*option 'tokenTopic' is 'nobody'"),
+    ):
+        with pytest.raises(PySparkException, match=words):
+            write(frame.selectExpr("order_id", f"{column} AS token"), client, **options)
+    assert client.topics() == ["orders"]
+    for wrong, words in (
+        ("order_id", r"LEDGER_INVALID_TOKEN.*row 3 .*number 3 is no token of topic 'orders'"),
+        ("NULL", r"LEDGER_NO_TOKEN.*row 3"),
+        ("token + 2", r"LEDGER_INVALID_TOKEN.*number \d+ is no token of topic 'orders'"),
+    ):
+        bad = frame.selectExpr("order_id", f"if(order_id = 3, {wrong}, token) AS token")
+        with pytest.raises(PySparkException, match=words):
+            write(bad, client, tokenTopic="orders")
+    assert client.end("invoices").entry == 0
 
 
 def test_after_a_million_records_one_short_node_is_left_I13(spark, client):

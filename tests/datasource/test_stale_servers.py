@@ -10,8 +10,10 @@ import pytest
 from pyspark_ledger.append import append as protocol
 from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.client import client_of
-from pyspark_ledger.datasource import LedgerDataSource, planning
-from pyspark_ledger.errors import DataLoss, InvalidInput
+from pyspark_ledger.datasource import LedgerDataSource, planning, write_plan
+from pyspark_ledger.datasource.options import WriteOptions
+from pyspark_ledger.datasource.types import spark_schema
+from pyspark_ledger.errors import DataLoss, InvalidInput, NotFound
 from pyspark_ledger.files.entryfile import stage_entry
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.port import NamespaceKey
@@ -110,3 +112,22 @@ def test_a_topic_a_column_and_an_end_of_a_moment_ago_are_there(ensemble):
     assert fields(latest(ensemble.reader(3, columns="more")))["pos"] == str(ensemble.client.end("t"))
     with pytest.raises(InvalidInput, match="LEDGER_COLUMN_NOT_FOUND"):
         ensemble.source(3, columns="less").schema()
+
+
+@pytest.mark.parametrize("behind", [1, 2, 3])
+def test_numbers_are_those_of_the_topic_that_has_the_name_now(ensemble, monkeypatch, behind):
+    """Not of one that was deleted, nor of one that is not there yet, as a server that is behind may say."""
+    for _ in range(2):
+        ensemble.client.create_topic("orders", SCHEMA)
+        metadata = MemoryMetadata(ensemble.server, Behind(behind))
+        metadata.read(NamespaceKey())
+        session = OpenNamespace(metadata, ensemble.folder)
+        monkeypatch.setattr(write_plan, "shared_namespace", lambda *_, session=session, **__: session)
+        options = {"topic": "t", "deduplication": "token", "tokenColumn": "token", "tokenTopic": "orders"}
+        columns = spark_schema(SCHEMA.append(pa.field("token", pa.int64())))
+        plan = write_plan.plan_write(WriteOptions.parse(options), columns, overwrite=False, stream=False)
+        assert plan.tokens is not None
+        assert plan.tokens.uuid == ensemble.namespace.log("orders").topic.uuid
+        ensemble.client.delete_topic("orders")
+    with pytest.raises(NotFound, match=r"LEDGER_TOPIC_NOT_FOUND.*option 'tokenTopic' is 'orders'"):
+        write_plan.plan_write(WriteOptions.parse(options), columns, overwrite=False, stream=False)

@@ -248,7 +248,7 @@ GUARDS = [
     Guard(
         "tokens/tokens-of-this-topic",
         "tokens/tokens.py",
-        'if not id.startswith(f"{self._log.topic.uuid}:"):',
+        'if not str(id).startswith(f"{topic.uuid}:"):',
         instead="if False:",
         why="A token of another topic is a mistake, and is told (I11).",
         tests=("tokens/test_tokens.py::test_tokens_of_another_topic_and_texts_are_errors",),
@@ -302,5 +302,60 @@ GUARDS = [
         tests=(
             "lifecycle/test_retention.py::test_a_group_that_is_made_while_ledgers_are_given_up_knows_where_it_began_I11_I15",
         ),
+    ),
+    Guard(
+        "tokens/a-number-was-minted",
+        "tokens/groups.py",
+        "            if self.log.commit_at_token(view, number) is None:\n",
+        instead="            if False:\n",
+        why="A number that no record has, of another topic say, allows nothing, and is no duplicate either (I11).",
+        tests=(
+            "tokens/test_numbers.py::test_a_number_that_no_record_has_is_an_error_by_name_and_changes_nothing",
+            "tokens/test_numbers.py::test_the_numbers_of_a_topic_that_was_made_again_or_of_another_one_are_none_of_its_own",
+        ),
+    ),
+    Guard(
+        "tokens/a-number-in-a-gap-was-not-minted",
+        "tokens/groups.py",
+        "        if ends[1] - ends[0] >= self.log.limits.repair_token_jump and len(numbers) > 2:\n",
+        instead="        if False:\n",
+        why="Between the numbers before and after a repair are those of lost records, which allow nothing (I11).",
+        tests=("tokens/test_numbers.py::test_the_numbers_of_records_that_were_lost_are_never_used_again",),
+    ),
+    Guard(
+        "tokens/numbers-that-memory-does-not-know-are-looked-for",
+        "tokens/spending.py",
+        "            with suppress(CorruptData, InvalidInput):\n",
+        instead="            with suppress(CorruptData):\n",
+        why="A token that was minted a moment ago is there, whatever this process has read before (I11).",
+        tests=("tokens/test_numbers.py::test_who_knows_an_older_end_looks_again",),
+    ),
+    Guard(
+        "tokens/a-number-of-a-record-that-is-gone-was-consumed",
+        "tokens/groups.py",
+        "                self._check_consumed_number(view.head, run[0], min(run[1] + 1, there))\n",
+        instead="                pass\n",
+        why="A token whose record was given up is a duplicate only if it was consumed: else it is data loss (I11).",
+        tests=(
+            "tokens/test_numbers.py::test_of_records_that_are_gone_a_number_that_was_consumed_is_a_duplicate_and_another_one_is_data_loss",
+        ),
+    ),
+    Guard(
+        "tokens/lost-only-after-another-look",
+        "tokens/groups.py",
+        "        if (None if found is None else found.version) != self._version:\n",
+        instead="        if False:\n",
+        why="What somebody else has consumed before it was given up is a duplicate, and no data loss (I11).",
+        tests=("tokens/test_numbers.py::test_what_a_rival_has_consumed_before_it_was_given_up_is_no_data_loss_I11",),
+    ),
+    Guard(
+        "tokens/the-topic-of-numbers-is-looked-up-at-a-server-that-is-not-behind",
+        "datasource/write_plan.py",
+        (
+            "    if topic is None or _token_topics.get(key) != (namespace, topic.uuid):\n        namespace.metadata.sync()"
+        ),
+        instead="    if topic is None or _token_topics.get(key) != (namespace, topic.uuid):\n        pass",
+        why="Numbers of a topic that was made again would be taken for those of the one before (I14).",
+        tests=("datasource/test_stale_servers.py::test_numbers_are_those_of_the_topic_that_has_the_name_now",),
     ),
 ]

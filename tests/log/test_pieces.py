@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyspark_ledger.base.position import EARLIEST, Position
+from pyspark_ledger.base.token_prefix import first_number
 from pyspark_ledger.errors import CorruptData
 from pyspark_ledger.files import mask
 from pyspark_ledger.files.entryfile import EntryWriter
@@ -27,7 +28,7 @@ from tests.support.worlds import World
 
 COLUMNS = pa.schema([("n", pa.int64()), ("seq", pa.int64()), ("who", pa.string())])
 SHARED_ROWS = 200
-Found = tuple[Position, int, int, str, int | None, str | None]
+Found = tuple[Position, int, int, str, int | None, str | None, int | None, int | None]
 
 # -- any log, made of records --------------------------------------------------------------------
 
@@ -76,7 +77,7 @@ LEDGERS = st.lists(
 def any_log(world: World, files: list[Entry], ledgers) -> AnyLog:
     log = world.log()
     commits, leaves, number = [], Index(log.files, ()), 0
-    spine = ()
+    spine, records, tokens = (), 0, 0
     for ledger, of_ledger in enumerate(ledgers):
         first, entry_number, rows = len(commits), 0, [0, 0]
         for fields, wanted, is_listed in of_ledger:
@@ -85,9 +86,11 @@ def any_log(world: World, files: list[Entry], ledgers) -> AnyLog:
             kept = sum(entry.kept for entry in entries)
             commits.append(
                 Commit(
-                    number, bytes(16), ledger, entry_number, len(entries), kept, 0, 0, 0, number, 0, **held, **fields
+                    number, bytes(16), ledger, entry_number, len(entries), kept, 0, records, 0, number, 0,
+                    tokens_before=tokens, **held, **fields,
                 )
-            )
+            )  # fmt: skip
+            records, tokens = records + kept, tokens + (kept if "mints" in fields else 0)
             number, entry_number = number + 1, entry_number + len(entries)
         if ledger < len(ledgers) - 1:
             spine = leaves.extended(stage_leaf(log.files, commits[first:], 0), 0, 3)
@@ -95,7 +98,7 @@ def any_log(world: World, files: list[Entry], ledgers) -> AnyLog:
     last = len(ledgers) - 1 if ledgers else 0
     opened = tuple(commit for commit in commits if commit.ledger == last)
     next_entry = sum(commit.entry_count for commit in opened)
-    head = replace(log.view().head, ledger=last, next_entry=next_entry, index=spine)
+    head = replace(log.view().head, ledger=last, next_entry=next_entry, index=spine, records=records, tokens=tokens)
     return AnyLog(log, commits, View(head, 0, opened))
 
 
@@ -114,6 +117,7 @@ def an_entry(log: Log, files: list[Entry], rows: list[int], file: int | None, re
 
 
 def oracle(found: AnyLog, files: list[Entry]) -> Iterator[Found]:
+    ordinal, token = 0, first_number(found.log.topic.uuid)
     for commit in found.commits:
         for number, entry in enumerate(found.log.entries(commit), commit.first_entry):
             first = {files[0].file: 0, files[1].file: 1000}.get(entry.file, 5000) + entry.first_row
@@ -127,7 +131,10 @@ def oracle(found: AnyLog, files: list[Entry]) -> Iterator[Found]:
                         f"w{n}" if commit.producer_column else commit.producer,
                         n * 10 if commit.sequence_column else commit.sequence,
                         f"{found.log.topic.uuid}:{position}" if commit.mints else None,
+                        ordinal,
+                        token if commit.mints else None,
                     )
+                    ordinal, token = ordinal + 1, token + commit.mints
 
 
 def records(log: Log, pieces: Iterable[Slice]) -> list[Found]:
@@ -136,8 +143,8 @@ def records(log: Log, pieces: Iterable[Slice]) -> list[Found]:
 
 
 def plain(fields: RecordFields) -> Found:
-    position, value, published, producer, sequence, token = fields
-    return position, value["n"], round(published.timestamp() * 1000), producer, sequence, token
+    position, value, published, *others = fields
+    return position, value["n"], round(published.timestamp() * 1000), *others
 
 
 POSITIONS = st.builds(Position, st.integers(0, 4), st.integers(0, 12), st.integers(0, 5))

@@ -107,7 +107,9 @@ def test_time_finds_the_first_record_at_or_after_it(log):
 
 
 def a_slice(entry: int, rows: int, length: int) -> EntrySlice:
-    return EntrySlice(FileRef(0, b"", length, 0, 0), 0, rows, rows, b"", 0, entry, "", "", False, 0, "", None)
+    return EntrySlice(
+        FileRef(0, b"", length, 0, 0), 0, rows, rows, b"", 0, entry, "", "", False, 0, 0, None, 0, "", None
+    )
 
 
 @given(

@@ -15,10 +15,10 @@ from pyspark_ledger.log import topics
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.metadata.port import PartKey, TokenGroupKey
-from pyspark_ledger.metadata.records import Entry
+from pyspark_ledger.metadata.records import Entry, Topic
 from pyspark_ledger.testing.memory import Faults, MemoryMetadata
 from pyspark_ledger.tokens.groups import Groups
-from pyspark_ledger.tokens.ids import TokenRuns
+from pyspark_ledger.tokens.ids import NumberRuns, TokenRuns
 from pyspark_ledger.tokens.tokens import Tokens
 from tests.support.worlds import SCHEMA, SMALL, World
 
@@ -46,10 +46,15 @@ class Pipeline:
             for index in range(len(numbers))
         ]
 
-    def invoice(self, tasks: list[list[tuple[int, str]]], log=None, group="invoices", fan_out=False):
-        """Appends invoices, each with the token of its order."""
+    def invoice(self, tasks: list[list[tuple[int, str | int]]], log=None, group="invoices", fan_out=False):
+        """Appends invoices, each with the token of its order, all as text or all as numbers."""
         log = log or self.log(self.invoices)
-        return protocol.append(log, batch_with_tokens(log, tasks, Groups.in_namespace_of(log, group), fan_out=fan_out))
+        groups = Groups.in_namespace_of(log, group)
+        return protocol.append(log, batch_with_tokens(log, tasks, groups, fan_out=fan_out, minted_by=self.orders))
+
+    def numbers(self) -> list[int | None]:
+        """The tokens of all orders, as numbers."""
+        return [record.token_number for record in Reader(self.log(), "earliest", "latest")]
 
     def invoiced(self) -> list[int]:
         return [record["n"] for record in Reader(self.log(self.invoices), "earliest", "latest")]
@@ -70,15 +75,23 @@ def batch(log: Log, tasks, **fields) -> StagedBatch:
     return StagedBatch(log.clock.new_id(), entries, SCHEMA, **fields)
 
 
-def batch_with_tokens(log: Log, tasks, groups: Groups, *, fan_out: bool = False, **fields) -> StagedBatch:
-    runs = [token_runs(token for _, token in rows) for rows in tasks]
+def batch_with_tokens(
+    log: Log, tasks, groups: Groups, *, fan_out: bool = False, minted_by: Topic | None = None, **fields
+) -> StagedBatch:
+    """Tokens that are numbers need the topic that minted them."""
+    runs = [token_runs([token for _, token in rows], minted_by) for rows in tasks]
     numbers = [[number for number, _ in rows] for rows in tasks]
     return batch(log, numbers, admission=ByTokens(groups, runs, fan_out=fan_out), **fields)
 
 
-def token_runs(tokens) -> pa.Table:
+def token_runs(tokens, minted_by: Topic | None = None) -> pa.Table:
+    if any(isinstance(token, int) for token in tokens):
+        assert minted_by is not None
+        numbers = NumberRuns(minted_by.uuid, minted_by.name)
+        numbers.add(pa.array(tokens, pa.int64()))
+        return numbers.table()
     gathered = TokenRuns()
-    gathered.add(pa.array(list(tokens), pa.string()))
+    gathered.add(pa.array(tokens, pa.string()))
     return gathered.table()
 
 

@@ -1,8 +1,9 @@
 """Any history of sinks, callers, crashes and lost answers: a token goes once, and with its effect (I11).
 
 Two sinks and a Python caller share a group; a third sink is a group of its own. Batches are any mixture of tokens, new
-and old, of records and minted ones, with repetitions. The model: in each group a token is there, or it has one effect.
-Records are given up too: then a token may be data loss by name, and never a "duplicate" that nobody has processed.
+and old, of records and minted ones, with repetitions, as text or as numbers. The model: in each group a token is
+there, or it has one effect. Records are given up too: then a token may be data loss by name, and never a "duplicate"
+that nobody has processed.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class TokenMachine(RuleBasedStateMachine):
             for i in range(5)
         ]  # fmt: skip
         self.tokens: list[str] = []  # of records: both groups may process each
+        self.numbers: dict[str, int] = {}  # the same as numbers
         self.minted: list[str] = []  # for our group alone
         self.unheld = 0  # minted at most, and never handed out
         self.called: set[str] = set()  # the caller was told that it consumed these,
@@ -68,6 +70,8 @@ class TokenMachine(RuleBasedStateMachine):
     def order(self, count: int, mints: bool) -> None:
         tokens = self.pipeline.order(*range(count), mints=mints)
         self.tokens += tokens if mints else []
+        if mints:
+            self.numbers |= zip(tokens, self.pipeline.numbers()[-count:], strict=True)
 
     @rule(count=st.integers(1, 6))
     def mint(self, count: int) -> None:
@@ -87,11 +91,13 @@ class TokenMachine(RuleBasedStateMachine):
             batch = known[first : first + data.draw(st.integers(1, 20))]
         else:
             batch = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=12))
-        rows = [(self.number(token) * 3 + who, token) for token in batch]
+        spelling = self.spelling(batch, data)
+        rows = [(self.number(token) * 3 + who, spelling[token]) for token in batch]
         cut = data.draw(st.integers(0, len(rows)))
         log, groups = self.sinks[who]
         try:
-            protocol.append(log, batch_with_tokens(log, [part for part in (rows[:cut], rows[cut:]) if part], groups))
+            tasks = [part for part in (rows[:cut], rows[cut:]) if part]
+            protocol.append(log, batch_with_tokens(log, tasks, groups, minted_by=self.pipeline.orders))
         except Crash:
             self.sinks[who] = self.sink(who)
         except (*TROUBLES, Conflict):  # not known, or gc was faster: somebody writes them again
@@ -106,7 +112,7 @@ class TokenMachine(RuleBasedStateMachine):
             return
         ids = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=6))
         try:
-            took = self.caller.consume(ids)
+            took = self.caller.consume(list(map(self.spelling(ids, data).get, ids)))
         except (Crash, *TROUBLES):
             self.lost_calls |= set(ids)
             self.caller = self.pipeline.tokens(OURS, self.faults[CALLER])
@@ -138,6 +144,11 @@ class TokenMachine(RuleBasedStateMachine):
         if self.tokens:
             before = position_of(data.draw(st.sampled_from(self.tokens)))
             retention.trim(self.pipeline.log(), before=before)
+
+    def spelling(self, tokens: list[str], data: st.DataObject) -> dict[str, str | int]:
+        """As text or as numbers. Minted ones have none."""
+        numbered = self.numbers.keys() >= set(tokens) and data.draw(st.booleans())
+        return {token: self.numbers[token] if numbered else token for token in tokens}
 
     def is_gone(self, token: str) -> bool:
         return token in self.tokens and position_of(token) < earliest(self.pipeline.log().refresh(sync=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -28,8 +28,11 @@ METADATA_TYPE = StructType(
         StructField("epoch", LongType(), False),
         StructField("revision", LongType(), False),
         StructField("token", StringType()),
+        StructField("tokenNumber", LongType()),
+        StructField("ordinal", LongType()),
     ]
 )
+_OF_IDS = ("producer", "sequenceId")
 
 
 @dataclass
@@ -51,33 +54,41 @@ def read_partition(partition: InputPartition, schema: StructType) -> Iterator[pa
     target = to_arrow_schema(schema, timezone="UTC")
     data = pa.schema([field for field in target if field.name != METADATA or partition.own_metadata])
     with_metadata = len(data) < len(target)
+    with_ids = with_metadata and any(field.name in _OF_IDS for field in target.field(METADATA).type)
     storage = open_storage(partition.storage)
     for piece in partition.slices:
-        for rows in read_slice(storage, partition.uuid, piece, data, with_ids=with_metadata):
+        for rows in read_slice(storage, partition.uuid, piece, data, with_ids=with_ids):
             yield _with_metadata(rows, target, partition) if with_metadata else rows.batch
 
 
 def _with_metadata(rows: SliceRows, target: pa.Schema, partition: LedgerPartition) -> pa.RecordBatch:
-    count = rows.batch.num_rows
-    producer, sequence = rows.ids()
-    ledger, entry, index = rows.positions()
-    values = {
-        "topic": partition.topic,
-        "ledgerId": ledger,
-        "entryId": entry,
-        "index": index,
-        "publishTime": pc.multiply(rows.publish_times(), 1000).cast(pa.timestamp("us", tz="UTC")),
-        "producer": producer if rows.has_producer else None,
-        "sequenceId": sequence,
-        "epoch": partition.epoch,
-        "revision": partition.revision,
-        "token": rows.tokens(),
-    }
     kind = target.field(METADATA).type
+    values = _metadata_of(rows, {field.name for field in kind})
+    values |= {"topic": partition.topic, "epoch": partition.epoch, "revision": partition.revision}
     columns = [
-        value if isinstance(value, pa.Array) else pa.repeat(pa.scalar(value, field.type), count)
+        value if isinstance(value, pa.Array) else pa.repeat(pa.scalar(value, field.type), rows.batch.num_rows)
         for field, value in ((field, values[field.name]) for field in kind)
     ]
     metadata = pa.StructArray.from_arrays(columns, fields=list(kind))
     arrays = [metadata if name == METADATA else rows.batch.column(name) for name in target.names]
     return pa.RecordBatch.from_arrays(arrays, schema=target)
+
+
+# How fields of the metadata are found, some of them together.
+_FIELDS: Mapping[tuple[str, ...], Callable[[SliceRows], Sequence[pa.Array]]] = {
+    ("ledgerId", "entryId", "index"): lambda rows: rows.positions(),
+    ("publishTime",): lambda rows: [pc.multiply(rows.publish_times(), 1000).cast(pa.timestamp("us", tz="UTC"))],
+    _OF_IDS: lambda rows: rows.ids(),
+    ("token",): lambda rows: [rows.tokens()],
+    ("tokenNumber",): lambda rows: [rows.token_numbers()],
+    ("ordinal",): lambda rows: [rows.ordinals()],
+}
+
+
+def _metadata_of(rows: SliceRows, asked: set[str]) -> dict[str, pa.Array | str | int | None]:
+    """Only what is asked for: text takes long to make and to carry."""
+    values: dict[str, pa.Array | str | int | None] = {}
+    for names, find in _FIELDS.items():
+        if asked.intersection(names):
+            values |= zip(names, find(rows), strict=True)
+    return values if rows.has_producer else values | {"producer": None}

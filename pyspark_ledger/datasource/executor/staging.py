@@ -19,7 +19,7 @@ from pyspark_ledger.files.entryfile import EntryWriter
 from pyspark_ledger.files.storage import open_storage
 from pyspark_ledger.files.topicfiles import TopicFiles
 from pyspark_ledger.metadata.records import Entry, FileRef
-from pyspark_ledger.tokens.ids import TokenRuns
+from pyspark_ledger.tokens.ids import TokenColumn
 
 _INLINE_SUMMARY_BYTES = 256 << 10  # a longer summary goes into a file, to keep it out of Spark's task results
 
@@ -46,7 +46,7 @@ class WritePlan:
     replays: Mapping[str, Replay] = field(default_factory=dict)
     ids: IdColumns | None = None
     known: pa.Table | None = None  # ids at or below these are in the log: a task need not write them again
-    token_column: str = ""
+    tokens: TokenColumn | None = None
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Staged(WriterCommitMessage):
     query: str
     run: str
     uuid: str
-    summary: bytes | FileRef = b""  # IdRanges or TokenRuns as an Arrow stream; if that is long, in a file
+    summary: bytes | FileRef = b""  # IdRanges, TokenRuns or NumberRuns as an Arrow stream; if that is long, in a file
     left_out: bytes | FileRef = b""  # the highest ids of records that it left out, likewise
 
 
@@ -92,12 +92,12 @@ def stage(
         return Staged(None, rows, True, origin.query, origin.run, plan.uuid)
     writer = EntryWriter(open_storage(plan.storage), plan.uuid, plan.epoch, plan.target, plan.compression)
     ranges = IdRanges(plan.ids, plan.known) if plan.ids is not None else None
-    tokens = TokenRuns(f"tokenColumn '{plan.token_column}'") if plan.token_column else None
+    tokens = plan.tokens.gatherer() if plan.tokens is not None else None
     rows = 0
     try:
         for batch in batches:
-            if tokens is not None:
-                tokens.add(batch.column(plan.token_column))
+            if tokens is not None and plan.tokens is not None:
+                tokens.add(batch.column(plan.tokens.name))
             conformed = schemas.conform(batch, plan.target)
             writer.write(conformed if ranges is None else ranges.add(conformed))
             rows += batch.num_rows
