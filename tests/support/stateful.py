@@ -12,12 +12,13 @@ from pyspark.sql.functions import expr
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-# transformWithState needs it, and it must be the same in every run of a query.
+# transformWithState needs this store, and a query keeps its store and its partitions for good.
 STATE_STORE = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
-    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # nothing here waits for one, and they take time
 }
 
 
@@ -41,8 +42,7 @@ def start(
 
     def read(topic: str) -> DataFrame:
         source = spark.readStream.format("ledger").options(zookeeper=zookeeper, includeMetadata=True)
-        source = source.option("subscription", subscription) if subscription else source
-        return source.option("maxRowsPerTrigger", 4).load(topic)
+        return (source.option("subscription", subscription) if subscription else source).load(topic)
 
     sink = QUERIES[name](read).writeStream.format("ledger").option("zookeeper", zookeeper)
     return sink.option("checkpointLocation", f"{folder}/{name}").trigger(**trigger).start(name)  # type: ignore[arg-type]
@@ -91,9 +91,13 @@ QUERIES = {"counted": counted, "paid": paid, "distinct": distinct}
 
 
 def main(zookeeper: str, folder: str) -> None:
-    builder = SparkSession.builder.master("local[2]")
-    for name, value in {**STATE_STORE, "spark.ui.enabled": "false", "spark.log.level": "ERROR"}.items():
-        builder = builder.config(name, value)
+    builder = SparkSession.builder.master("local[2]").config(map=STATE_STORE)
+    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.log.level", "ERROR").config("spark.python.unix.domain.socket.enabled", "true")
+    builder = builder.config(
+        "spark.sql.streaming.checkpointFileManagerClass",
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+    )
     spark = builder.getOrCreate()
     for name in QUERIES:
         start(spark, name, zookeeper, folder, processingTime="0 seconds")
