@@ -70,6 +70,20 @@ _REFUSED = {
     "of the same DataFrame without them silently misses rows",
 }
 
+_NO_TOPIC = (
+    'no topic: give it as .load("orders"), .start("orders"), .save("orders") or option("topic", "orders"). In SQL, '
+    "Spark keeps the columns of a catalog table and loses its OPTIONS, TBLPROPERTIES and LOCATION, so each statement "
+    "says it: SELECT … FROM t WITH ('topic'='orders', 'zookeeper'='…') and INSERT INTO t WITH (…) …; or say it once, "
+    "with CREATE VIEW orders AS SELECT * FROM t WITH (…), or CREATE TEMPORARY VIEW orders USING ledger OPTIONS (topic "
+    "'orders', zookeeper '…')"
+)
+# CREATE TABLE asks for the columns, and nothing else of what it was given will be there later.
+_NO_COLUMNS = (
+    "no topic to take the table's columns from: give columns, as CREATE TABLE t (order_id BIGINT) USING ledger, or the "
+    "topic that has them, as CREATE TABLE t USING ledger OPTIONS (topic 'orders', zookeeper '…'). Spark keeps only the "
+    "columns, so each statement names the topic again: SELECT … FROM t WITH ('topic'='orders', 'zookeeper'='…')"
+)
+
 
 def invalid(option: str, value: object, expected: str) -> InvalidInput:
     return InvalidInput(f"option '{option}' is '{value}': {expected}", "LEDGER_INVALID_OPTION")
@@ -291,12 +305,7 @@ def _topic(given: Mapping[str, str]) -> str:
         raise InvalidInput(f"the topic is '{path}' by path and '{option}' by option: give one", "LEDGER_INVALID_OPTION")
     name = option or path
     if not name:
-        raise InvalidInput(
-            'no topic: give it as .load("orders"), .start("orders"), .save("orders") or option("topic", "orders"). '
-            "A catalog table loses its options; use CREATE TEMPORARY VIEW orders USING ledger OPTIONS (topic 'orders', "
-            "zookeeper '…') instead",
-            "LEDGER_NO_TOPIC",
-        )
+        raise InvalidInput(_NO_COLUMNS if "provider" in given else _NO_TOPIC, "LEDGER_NO_TOPIC")
     return names.check_topic_name(name)
 
 

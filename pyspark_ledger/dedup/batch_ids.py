@@ -65,8 +65,10 @@ def _check_owner(state: ProducerState, batch: BatchId, topic: str) -> None:
         raise Conflict(
             f"producer '{state.name}' of topic '{topic}' belongs to {owner(state.query)} (last sequence id "
             f"{state.sequence}), and {owner(batch.query)} now writes with it. If that is the same job with a new "
-            f"checkpoint, its batch ids started again and cannot be told from old ones: choose another producerName, "
-            f"or forget the old one with client.forget_producer('{topic}', '{state.name}')",
+            f"checkpoint (the old one was lost, or a full refresh replaced it), its batch ids started again and cannot "
+            f"be told from old ones: choose another producerName, or forget the old one with "
+            f"client.forget_producer('{topic}', '{state.name}'). Then what it reads again is written again; with "
+            f"sequenceColumn or tokens it is not",
             "LEDGER_PRODUCER_OWNED",
         )
     if batch.run and batch.run in state.past_runs:

@@ -249,7 +249,7 @@ def test_several_paths_are_a_clear_error():
 
 @pytest.mark.parametrize("parse", [ReadOptions.parse, WriteOptions.parse])
 def test_without_a_topic_the_error_shows_every_way_to_give_one(parse):
-    with pytest.raises(InvalidInput, match=r"LEDGER_NO_TOPIC.*\.load\(.*\.start\(.*CREATE TEMPORARY VIEW"):
+    with pytest.raises(InvalidInput, match=r"LEDGER_NO_TOPIC.*\.load\(.*\.start\(.*FROM t WITH.*CREATE TEMPORARY VIEW"):
         parse({})
 
 

@@ -1,4 +1,4 @@
-"""Every way to come to ``format("ledger")``: an installed wheel, --py-files, SQL, Connect, foreachBatch, a cluster."""
+"""Every way to come to ``format("ledger")``: an installed wheel, --py-files, Connect, foreachBatch, a cluster."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 
-from pyspark_ledger import LedgerClient
 from pyspark_ledger.local.zookeeper import _free_ports
 from tests.support import REPOSITORY
 from tests.support.cluster import StandaloneCluster, _spark_home
@@ -123,45 +121,6 @@ def test_py_files_and_register(namespace: str, tmp_path: Path, tmp_path_factory:
     imported_from, copied = result([*submit, str(script), namespace, str(tmp_path)], tmp_path, python)
     assert "ledger.zip" in imported_from
     assert copied == list(range(100))
-
-
-# -- SQL ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.spark
-def test_sql_reads_and_writes_through_a_temporary_view(spark: SparkSession, namespace: str, storage_root: str) -> None:
-    def show_orders() -> None:
-        # Spark plans a view's read once, at its first query: to see what came later, make the view anew.
-        where = f"topic 'orders', zookeeper '{namespace}'"
-        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW orders USING ledger OPTIONS ({where})")
-
-    with LedgerClient(namespace, storage_root) as client:
-        client.create_topic("orders", pa.schema([("order_id", pa.int64()), ("item", pa.string())]))
-        show_orders()
-        spark.sql("INSERT INTO orders VALUES (1, 'apple'), (2, 'pear')")
-        spark.sql("INSERT INTO orders SELECT order_id + 10, upper(item) FROM orders WHERE item = 'pear'")
-        show_orders()
-        rows = spark.sql("SELECT order_id, item FROM orders WHERE order_id > 1 ORDER BY order_id").collect()
-        assert [tuple(row) for row in rows] == [(2, "pear"), (12, "PEAR")]
-        assert sorted(record["order_id"] for record in client.reader("orders", end="latest")) == [1, 2, 12]
-
-
-@pytest.mark.spark
-def test_sql_without_a_topic_is_shown_the_view_statement(
-    spark: SparkSession, namespace: str, storage_root: str
-) -> None:
-    hint = r"(?s)\[LEDGER_NO_TOPIC\].*CREATE TEMPORARY VIEW orders USING ledger OPTIONS \(topic 'orders'"
-    with pytest.raises(Exception, match=hint):
-        spark.sql(f"CREATE TEMPORARY VIEW nameless USING ledger OPTIONS (zookeeper '{namespace}')")
-
-    with LedgerClient(namespace, storage_root) as client:
-        client.create_topic("orders", pa.schema([("order_id", pa.int64())]))
-    spark.sql(f"CREATE TABLE forgetful USING ledger OPTIONS (topic 'orders', zookeeper '{namespace}')")
-    try:
-        with pytest.raises(Exception, match=hint):
-            spark.sql("SELECT * FROM forgetful").collect()
-    finally:
-        spark.sql("DROP TABLE forgetful")
 
 
 # -- Connect -----------------------------------------------------------------------------------------------------

@@ -95,6 +95,23 @@ def test_a_compacted_table_is_followed_by_its_tail_and_a_deletion_is_seen(tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_order_is_joined_with_the_customer_as_of_now(tmp_path: Path) -> None:
+    printed = run("examples/fresh_join.py", scratch=tmp_path)
+    assert re.findall(r"order (\d): to (\w+); a read planned before says (\w+)", printed) == [
+        ("1", "Rome", "Rome"),
+        ("2", "Oslo", "Rome"),
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_refresh_of_a_declarative_pipeline_writes_nothing_twice(tmp_path: Path) -> None:
+    printed = run("examples/declarative_pipeline.py", scratch=tmp_path)
+    assert "run : bills of orders [1, 2, 3]\n" in printed
+    assert "run --full-refresh-all: bills of orders [1, 2, 3, 4, 5]\n" in printed
+    assert "table of orders: 0 files" not in printed
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_jobs_of_the_kafka_guide_give_what_the_guide_says(tmp_path: Path) -> None:
     """The example itself compares every result."""
     printed = run("examples/kafka_guide.py", scratch=tmp_path)
