@@ -46,6 +46,7 @@ class StreamPlanner:
         self._last_batch_at: float | None = None
         self._recognised = False  # whether what the checkpoint has seen was looked for in the topic
         self._told = ""  # what it went on without
+        self._has_planned = False  # else a batch that Spark asks for was planned before this process was there
         self._reported: tuple[bytes, dict[str, Any]] | None = None  # the head's last change, and the topic's end then
 
     # -- what Spark asks -----------------------------------------------------------------------------------
@@ -62,6 +63,7 @@ class StreamPlanner:
 
     def latest_offset(self, start: dict[str, Any], *, everything: bool) -> dict[str, Any]:
         """Where the batch ends that begins at ``start``; ``start`` itself if there is nothing new."""
+        self._has_planned = True
         log, view = self._current()
         at = None if offsets.is_initial(start) else offsets.parse(start, log.topic)
         view = self._recognise(log, view, at)
@@ -131,6 +133,7 @@ class StreamPlanner:
         first = None if offsets.is_initial(start) else offsets.parse(start, log.topic)
         last = offsets.parse(end, log.topic)
         view = self._recognise(log, view, first, last)
+        self._tell_replay(log, last)
         if last.position > view.head.end:
             view = self._newest(log)
             if self._is_lost(log, view, last.position):
@@ -140,6 +143,14 @@ class StreamPlanner:
             return []
         pieces = self._pieces(log, view, begin, last)
         return share_out(log, pieces, self._options.min_partitions, last.revision, last.epoch)
+
+    def _tell_replay(self, log: Log, last: Offset) -> None:
+        if not self._has_planned:
+            logger.warning(
+                "topic=%s: the batch that ends at %s was not finished when the query ended, and is read again",
+                log.topic.name, last.position,
+            )  # fmt: skip
+        self._has_planned = True
 
     def _pieces(self, log: Log, view: View, begin: Position, last: Offset) -> list[Slice]:
         """What a batch that was planned consists of, wholly from the generation that its offset names."""

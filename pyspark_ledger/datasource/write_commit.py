@@ -74,8 +74,14 @@ def _commit(
     )
     with _deletion_told(options, staged):
         appended = append(log, batch)
-    has_rows = any(message.rows for message in staged)
-    if appended.duplicate and has_rows and batch_id is not None and not batch_id.digest:
+    if batch_id is None or not appended.duplicate or appended.records:
+        return  # new; or it was this very commit that was there, when its answer had been lost
+    if batch_id.digest:
+        logger.warning(
+            "topic '%s': batch %d of %s is a replay, as after a restart: the topic has it, and nothing is added",
+            options.topic, batch_id.sequence, producer,
+        )  # fmt: skip
+    elif any(message.rows for message in staged):
         # Nothing but the id and the number of rows says that this is the same batch: a person who has reused an id by
         # mistake must see it, and warnings are all that Spark's Python processes show unless told otherwise.
         logger.warning(

@@ -66,6 +66,7 @@ def plan_write(
         ids=options.ids,
         known=log.known_sequences(_KNOWN_PRODUCERS, options.ids.producer) if options.ids else None,
         token_column=options.tokens.column if options.tokens else "",
+        logs=options.logs,
     )
 
 

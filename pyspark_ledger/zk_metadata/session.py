@@ -24,6 +24,8 @@ from kazoo.security import CREATOR_ALL_ACL
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Deadline
 from pyspark_ledger.errors import InvalidInput, Unavailable
 
+logger = logging.getLogger(__name__)
+
 # A server that comes back is noticed within this time; kazoo's own default is a minute.
 _RECONNECT_MAX_S = 2.0
 
@@ -100,6 +102,8 @@ class Connection:
         self.lost = lost  # sessions lost so far: a new one may be served by a follower that lags
         self.synced = lost
         self.dead = False
+        self._away_since: float | None = None
+        self._away_lost = lost  # sessions lost when it went away
         self._refused_since: float | None = None
         self._servers = address.servers
         self.client: Any = KazooClient(
@@ -146,9 +150,27 @@ class Connection:
         if state == KazooState.CONNECTED:
             self.connected += 1
             _answered.add(self._servers)
+            self._tell_back()
+        if state == KazooState.SUSPENDED:
+            self._tell_away()
         if state == KazooState.LOST:
             self.lost += 1
             self.dead = self.client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
+
+    def _tell_away(self) -> None:
+        if self._away_since is None:
+            self._away_since, self._away_lost = SYSTEM_CLOCK.monotonic(), self.lost
+            logger.warning(
+                "ZooKeeper at %s does not answer: the connection was lost, and is being renewed", self._servers
+            )
+
+    def _tell_back(self) -> None:
+        if self._away_since is not None:
+            away_s, self._away_since = SYSTEM_CLOCK.monotonic() - self._away_since, None
+            session = (
+                "the session has expired, and this is a new one" if self.lost > self._away_lost else "same session"
+            )
+            logger.warning("ZooKeeper at %s answers again, after %.1f s: %s", self._servers, away_s, session)
 
 
 class Lease:
