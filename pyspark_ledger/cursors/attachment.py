@@ -197,14 +197,12 @@ class Attachment:
 
     def _check_owner(self, cursor: Cursor) -> None:
         if cursor.owner != self._id:
-            fenced = Fenced(
+            raise Fenced(
                 f"subscription '{self.node.name}' of topic '{self._log.topic.name}' was taken over by "
                 f"{cursor.owner_name or 'somebody who has left since'} under epoch {cursor.epoch}: this owner "
                 f"({self._name}) was away for longer than its ZooKeeper session. It must stop; nothing was changed",
                 "LEDGER_SUBSCRIPTION_FENCED",
             )
-            logger.warning("fenced: %s", fenced)
-            raise fenced
 
 
 class _Waiting:

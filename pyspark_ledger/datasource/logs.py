@@ -7,14 +7,18 @@ reach executors: what was asked for travels with the work that they are given.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pyspark_ledger.errors import InvalidInput
+from pyspark_ledger.errors import Fenced, InvalidInput
+
+logger = logging.getLogger(__name__)
 
 LEVELS = {
     "debug": logging.DEBUG,
@@ -72,6 +76,17 @@ class LogSettings:
             package.addHandler(handler)
         if handler is not None:
             handler.setFormatter(_JsonLines() if self.format == "json" else _TextLines())
+
+
+@contextlib.contextmanager
+def fencing_told() -> Iterator[None]:
+    """Around what may find out that another has taken this one's place: the error ends the query, and may be shown far
+    from here. Not where it is raised: a refusal counts only when it was looked at twice."""
+    try:
+        yield
+    except Fenced as fenced:
+        logger.warning("fenced: %s", fenced)
+        raise
 
 
 def _from_environment(name: str, allowed: tuple[str, ...], default: str) -> str:

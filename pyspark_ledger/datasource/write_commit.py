@@ -14,6 +14,7 @@ from pyspark_ledger.append.append import append
 from pyspark_ledger.base.names import spark_producer
 from pyspark_ledger.datasource.checkpoint import Checkpoint
 from pyspark_ledger.datasource.executor.staging import Staged, WritePlan
+from pyspark_ledger.datasource.logs import fencing_told
 from pyspark_ledger.datasource.options import WriteOptions
 from pyspark_ledger.datasource.write_plan import writer_log, writer_namespace
 from pyspark_ledger.dedup.batch_ids import BatchId
@@ -72,7 +73,7 @@ def _commit(
         mints=options.mint_tokens,
         admission=_admission(log, options, plan, staged, batch_id),
     )
-    with _deletion_told(options, staged):
+    with _deletion_told(options, staged), fencing_told():
         appended = append(log, batch)
     if batch_id is None or not appended.duplicate or appended.records:
         return  # new; or it was this very commit that was there, when its answer had been lost

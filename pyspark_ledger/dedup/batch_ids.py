@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from pyspark_ledger.errors import Conflict, Fenced
 from pyspark_ledger.metadata.records import ProducerState
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +70,11 @@ def _check_owner(state: ProducerState, batch: BatchId, topic: str) -> None:
             "LEDGER_PRODUCER_OWNED",
         )
     if batch.run and batch.run in state.past_runs:
-        fenced = Fenced(
+        raise Fenced(
             f"run {batch.run} of {owner(batch.query)} was replaced by run {state.run}, which has written sequence id "
             f"{state.sequence} to topic '{topic}': this one must stop; nothing was changed",
             "LEDGER_PRODUCER_FENCED",
         )
-        logger.warning("fenced: %s", fenced)
-        raise fenced
 
 
 def owner(query: str) -> str:

@@ -26,6 +26,7 @@ from tests.support.query import WorldQuery, edited, eventually, version_1
 from tests.support.said import said
 from tests.support.worlds import SCHEMA, World, append
 
+SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"  # for name()
 NOWHERE = "127.0.0.1:1"  # nothing listens there
 
 
@@ -278,33 +279,27 @@ def test_lag_of_a_query_over_two_topics_and_a_folder(spark, namespace, storage_r
             with client.producer(topic) as producer:
                 for number in range(3):
                     producer.send({"n": number})
-        spark.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", "true")
+        spark.conf.set(SOURCE_EVOLUTION, "true")
         listener = LagListener(client, every_s=0.05)
         spark.streams.addListener(listener)
         try:
-            read = spark.readStream.format("ledger").option("zookeeper", namespace)
-            both = read.option("subscription", "s").name("left").load("a")
-            both = both.union(
-                spark.readStream.format("ledger")
-                .option("zookeeper", namespace)
-                .option("maxRowsPerTrigger", "2")
-                .name("right")
-                .load("b")
+            left = spark.readStream.format("ledger").options(zookeeper=namespace, subscription="s")
+            right = spark.readStream.format("ledger").options(zookeeper=namespace, maxRowsPerTrigger="2")
+            folder = spark.readStream.name("folder").text(str(tmp_path / "in")).selectExpr("CAST(value AS long)")
+            joined = (
+                left.name("left")
+                .load("a")
+                .union(right.name("right").load("b"))
+                .union(folder)
+                .writeStream.format("noop")
             )
-            both = both.union(
-                spark.readStream.name("folder").text(str(tmp_path / "in")).selectExpr("CAST(value AS long)")
-            )
-            query = (
-                both.writeStream.format("noop")
-                .queryName("billing")
-                .option("checkpointLocation", str(tmp_path / "checkpoint"))
-                .start()
-            )
+            query = joined.queryName("billing").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
             query.processAllAvailable()
             first, *_, last = [lag(each) for each in query.recentProgress]
             assert sorted((each.topic, each.records) for each in first.topics) == [("a", 0), ("b", 1)]
             assert (last.name, last.records, last) == ("billing", 0, lag(query))
             assert lag(StreamingQueryProgress.fromJson(json.loads(query.lastProgress.json))) == last  # Connect's
+            eventually(lambda: [each.records for each in listener.lags] == [0])
             (live,) = listener.lags
             assert {(each.topic, each.subscription, each.seconds) for each in live.topics} == {
                 ("a", "s", 0.0),
@@ -314,5 +309,5 @@ def test_lag_of_a_query_over_two_topics_and_a_folder(spark, namespace, storage_r
             eventually(lambda: listener.lags == ())
         finally:
             spark.streams.removeListener(listener)
-            spark.conf.unset("spark.sql.streaming.queryEvolution.enableSourceEvolution")
+            spark.conf.unset(SOURCE_EVOLUTION)
             listener.close()

@@ -572,8 +572,8 @@ GUARDS = [
     Guard(
         "cursors/fenced-is-told",
         "cursors/attachment.py",
-        ("        if cursor.owner != self._id:\n            fenced = Fenced("),
-        instead=("        if False:\n            fenced = Fenced("),
+        ("        if cursor.owner != self._id:\n            raise Fenced("),
+        instead=("        if False:\n            raise Fenced("),
         why="An owner that was replaced must stop (I6).",
         tests=(
             "cursors/test_consumer.py::test_a_consumer_that_was_away_is_fenced_and_its_acknowledgements_change_nothing_I6",
