@@ -91,7 +91,7 @@ with LocalZooKeeper() as zookeeper, tempfile.TemporaryDirectory() as folder:
     with LedgerClient(zookeeper.address, f"{folder}/ledger") as client:
         client.create_topic("orders", pa.schema([("order_id", pa.int64())]))
         stop, begun, progress = threading.Event(), time.monotonic(), None
-        producer = threading.Thread(target=produce, args=(client, stop))
+        producer = threading.Thread(target=produce, args=(client, stop), daemon=True)
         producer.start()
         query = start()
         watch("starts", until=lambda records: len(samples) > 4 and records < 2000)

@@ -37,6 +37,10 @@ _answered: set[str] = (
     set()
 )  # the servers of every address that has answered this process, or the one it was forked from
 
+# Servers that do not answer: since when, and what had the connection, with how many sessions lost by then. Not kept by
+# the connection, because one of Spark's processes may take a new one for its next batch.
+_away: dict[str, tuple[float, Connection, int]] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -102,8 +106,6 @@ class Connection:
         self.lost = lost  # sessions lost so far: a new one may be served by a follower that lags
         self.synced = lost
         self.dead = False
-        self._away_since: float | None = None
-        self._away_lost = lost  # sessions lost when it went away
         self._refused_since: float | None = None
         self._servers = address.servers
         self.client: Any = KazooClient(
@@ -158,19 +160,19 @@ class Connection:
             self.dead = self.client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
 
     def _tell_away(self) -> None:
-        if self._away_since is None:
-            self._away_since, self._away_lost = SYSTEM_CLOCK.monotonic(), self.lost
+        if self._servers not in _away:
+            _away[self._servers] = SYSTEM_CLOCK.monotonic(), self, self.lost
             logger.warning(
                 "ZooKeeper at %s does not answer: the connection was lost, and is being renewed", self._servers
             )
 
     def _tell_back(self) -> None:
-        if self._away_since is not None:
-            away_s, self._away_since = SYSTEM_CLOCK.monotonic() - self._away_since, None
-            session = (
-                "the session has expired, and this is a new one" if self.lost > self._away_lost else "same session"
-            )
-            logger.warning("ZooKeeper at %s answers again, after %.1f s: %s", self._servers, away_s, session)
+        since, connection, lost = _away.pop(self._servers, (0.0, None, 0))
+        if connection is not None:
+            is_same = connection is self and self.lost == lost
+            session = "with the same session" if is_same else "with a new session"
+            away_s = SYSTEM_CLOCK.monotonic() - since
+            logger.warning("ZooKeeper at %s answers again after %.1f s, %s", self._servers, away_s, session)
 
 
 class Lease:
@@ -280,6 +282,7 @@ def _after_fork_in_child() -> None:
     _registry.forget_in_child()
     _inherited.append(_registry)
     _registry = _Registry()
+    _away.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
