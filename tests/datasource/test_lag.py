@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark_ledger.client import LedgerClient, client_of, namespace_of
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.datasource.lag_topics import TopicsAtHand
-from pyspark_ledger.errors import InvalidInput, Unavailable
+from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.spark import LagListener, lag
@@ -257,14 +257,6 @@ def test_metrics_without_prometheus_client_and_a_port_that_is_taken_are_refused(
     with pytest.raises(InvalidInput, match=r"LEDGER_NOT_INSTALLED.*pyspark-ledger\[metrics\]"):
         LagListener(port=0)
     LagListener()  # not asked for, not needed
-
-
-def test_lag_with_a_client_that_cannot_answer_says_so(world):
-    append(world.log(), 1)
-    query = WorldQuery(world)
-    query.batch()
-    with pytest.raises(Unavailable), LedgerClient(NOWHERE, timeout_s=5) as client:
-        lag(progress(source(query)), client)
 
 
 # -- on Spark -----------------------------------------------------------------------------------------------------
