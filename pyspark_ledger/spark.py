@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pyspark_ledger.datasource.lag import QueryLag, TopicLag, lag
+from pyspark_ledger.datasource.lag_listener import LagListener
 from pyspark_ledger.datasource.narrowing import Narrow, read
 
-__all__ = ["Narrow", "read"]
+__all__ = ["LagListener", "Narrow", "QueryLag", "TopicLag", "lag", "read"]

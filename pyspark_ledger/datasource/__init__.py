@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pyspark_ledger.datasource.executor.staging import WritePlan
+    from pyspark_ledger.datasource.options import ReadOptions, WriteOptions
 
 _COMMIT_PROCESS = "pyspark.sql.worker.python_streaming_sink_runner"
 
@@ -38,43 +39,52 @@ class LedgerDataSource(DataSource):
         return "ledger"
 
     def schema(self) -> StructType:
-        from pyspark_ledger.datasource.options import ReadOptions
         from pyspark_ledger.datasource.read_schema import topic_schema
 
         self._schema_is_the_topics = True
-        return topic_schema(ReadOptions.parse(self.options))
+        return topic_schema(self._read_options())
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from pyspark_ledger.datasource.batch_reader import LedgerBatchReader
-        from pyspark_ledger.datasource.options import ReadOptions
 
-        return LedgerBatchReader(ReadOptions.parse(self.options), schema)
+        return LedgerBatchReader(self._read_options(), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from pyspark_ledger.datasource.options import ReadOptions
         from pyspark_ledger.datasource.stream_reader import LedgerStreamReader
 
-        options = ReadOptions.parse(self.options)
+        options = self._read_options()
         return LedgerStreamReader(options, schema, options.fails_on_new_columns(given=not self._schema_is_the_topics))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from pyspark_ledger.datasource.options import WriteOptions
         from pyspark_ledger.datasource.write_plan import plan_write
         from pyspark_ledger.datasource.writer import LedgerBatchWriter
 
-        plan = plan_write(WriteOptions.parse(self.options), schema, overwrite=overwrite, stream=False)
+        plan = plan_write(self._write_options(), schema, overwrite=overwrite, stream=False)
         return LedgerBatchWriter(dict(self.options), plan)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from pyspark_ledger.datasource.options import WriteOptions
         from pyspark_ledger.datasource.write_plan import plan_write
         from pyspark_ledger.datasource.writer import LedgerStreamWriter
 
         def plan(again: bool) -> WritePlan:
-            return plan_write(WriteOptions.parse(self.options), schema, overwrite=overwrite, stream=True, again=again)
+            return plan_write(self._write_options(), schema, overwrite=overwrite, stream=True, again=again)
 
         to_commit = _is_commit_process()
         return LedgerStreamWriter(dict(self.options), partial(plan, again=True) if to_commit else plan(again=False))
+
+    def _read_options(self) -> ReadOptions:
+        from pyspark_ledger.datasource.options import ReadOptions
+
+        options = ReadOptions.parse(self.options)
+        options.logs.apply()
+        return options
+
+    def _write_options(self) -> WriteOptions:
+        from pyspark_ledger.datasource.options import WriteOptions
+
+        options = WriteOptions.parse(self.options)
+        options.logs.apply()
+        return options
 
 
 def _is_commit_process() -> bool:

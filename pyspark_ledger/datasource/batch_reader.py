@@ -22,10 +22,10 @@ class LedgerBatchReader(DataSourceReader):
     """:meth:`partitions` is called on the driver; a pickled copy runs :meth:`read` on executors."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._options, self._schema = options, schema
+        self._options, self._schema, self._logs = options, schema, options.logs
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_schema": self._schema}  # all that a task needs besides its partition
+        return {"_schema": self._schema, "_logs": self._logs}  # all that a task needs besides its partition
 
     def partitions(self) -> Sequence[InputPartition]:
         from pyspark_ledger.datasource.batch_planner import plan_batch
@@ -33,4 +33,5 @@ class LedgerBatchReader(DataSourceReader):
         return plan_batch(self._options, self._schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        self._logs.apply()
         return read_partition(partition, self._schema)

@@ -14,6 +14,7 @@ from pyspark_ledger.base import names
 from pyspark_ledger.base.limits import MOST_TOPICS
 from pyspark_ledger.base.sizes import parse_size
 from pyspark_ledger.datasource.executor.reading import METADATA_TYPE
+from pyspark_ledger.datasource.logs import FORMATS, LEVELS, LogSettings
 from pyspark_ledger.dedup.id_ranges import IdColumns
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.log import places
@@ -27,7 +28,7 @@ T = TypeVar("T")
 _INT64 = 1 << 63
 _EARLIEST = Place(word="earliest")
 
-BOTH = ("zookeeper", "zookeeper.password", "storage", "topic")
+BOTH = ("zookeeper", "zookeeper.password", "storage", "topic", "logLevel", "logFormat")
 READ = (
     "topics", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "maxRowsPerTrigger",
     "maxBytesPerTrigger", "minRowsPerTrigger", "maxTriggerDelay", "columns", "minPartitions", "includeMetadata",
@@ -135,6 +136,7 @@ class ReadOptions:
     subscription_type: SubscriptionType
     read_compacted: bool
     on_schema_change: Literal["", "fail", "ignore"]  # empty: not given
+    logs: LogSettings
 
     def fails_on_new_columns(self, *, given: bool) -> bool:
         """Whether a stream fails when the topic gets a column. Who chose the columns wants these and no others."""
@@ -172,6 +174,7 @@ class ReadOptions:
             subscription_type=take("subscriptionType", _one_of("exclusive", "failover"), "exclusive"),
             read_compacted=take("readCompacted", _boolean, False),
             on_schema_change=take("onSchemaChange", _one_of("fail", "ignore"), ""),
+            logs=_logs(take),
         )
 
 
@@ -201,6 +204,7 @@ class WriteOptions:
     compression: str
     create_topic: bool | None  # None: unless the name had a topic that was deleted
     checkpoint: str | None
+    logs: LogSettings
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -233,6 +237,7 @@ class WriteOptions:
             compression=take("compression", _one_of("lz4", "zstd", "none"), "lz4"),
             create_topic=take("createTopic", _boolean, None),
             checkpoint=given.get("checkpointlocation"),
+            logs=_logs(take),
         )
 
 
@@ -291,6 +296,10 @@ def _connection(take: _Taker) -> Connection:
         take("storage", _nonempty, None),
         take("zookeeper.password", _nonempty, None),
     )
+
+
+def _logs(take: _Taker) -> LogSettings:
+    return LogSettings.given(take("logLevel", _one_of(*LEVELS), None), take("logFormat", _one_of(*FORMATS), None))
 
 
 def _topic(given: Mapping[str, str]) -> str:

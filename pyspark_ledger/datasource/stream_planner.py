@@ -6,6 +6,7 @@ does one that was taken out of the list: if it comes back, the query goes on the
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,8 @@ from pyspark_ledger.datasource.planning import share_out
 from pyspark_ledger.datasource.read_schema import check_asked_schema
 from pyspark_ledger.datasource.topic_planner import Outlook, Share, TopicPlanner
 
+logger = logging.getLogger(__name__)
+
 
 class StreamPlanner:
     """One for each query, for as long as it runs."""
@@ -33,6 +36,7 @@ class StreamPlanner:
         self._turn = 0  # whose it is to get what the limits leave over, and a row whatever they say
         self._last_batch_at: float | None = None
         self._is_open = False
+        self._has_planned = False  # else a batch that Spark asks for was planned before this process was there
         self._restore_signal: Callable[[], None] = lambda: None
 
     # -- what Spark asks -----------------------------------------------------------------------------------
@@ -48,6 +52,7 @@ class StreamPlanner:
 
     def latest_offset(self, start: dict[str, Any], *, everything: bool) -> dict[str, Any]:
         """Where the batch ends that begins at ``start``; ``start`` itself if there is nothing new."""
+        self._has_planned = True
         topics, parts = self._open(), self._parts(start)
         outlooks = [topic.look(_named(parts, topic.name)) for topic in topics]
         planned = dict(parts)
@@ -67,11 +72,21 @@ class StreamPlanner:
         """Topic after topic: within one the order is kept."""
         listed = {topic.name: topic for topic in self._open()}
         before, after = self._parts(start), self._parts(end)
+        self._tell_replay(before, after)
         reads = []
         for name, part in after.items():
             if name in listed or before.get(name) != part:
                 reads.append((listed.get(name) or self._left_topic(name)).read(_named(before, name), (name, part)))
         return share_out([read for read in reads if read is not None], self._options.min_partitions)
+
+    def _tell_replay(self, before: dict[str, Any], after: dict[str, Any]) -> None:
+        for name, part in after.items():
+            if not self._has_planned and before.get(name) != part:
+                logger.warning(
+                    "topic=%s: the batch that ends at %s was not finished when the query ended, and is read again",
+                    name, part.get("pos"),
+                )  # fmt: skip
+        self._has_planned = True
 
     def commit(self, end: dict[str, Any]) -> None:
         topics, parts = self._open(), self._parts(end)

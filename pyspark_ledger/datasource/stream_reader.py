@@ -33,10 +33,11 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions, schema: StructType, fail_on_new_columns: bool = False) -> None:
         self._options, self._schema, self._fail_on_new_columns = options, schema, fail_on_new_columns
+        self._logs = options.logs
         self._lazy_planner: StreamPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_schema": self._schema}  # all that a task needs besides its partition
+        return {"_schema": self._schema, "_logs": self._logs}  # all that a task needs besides its partition
 
     @property
     def _planner(self) -> StreamPlanner:
@@ -79,4 +80,5 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lazy_planner.stop()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        self._logs.apply()
         return read_partition(partition, self._schema)

@@ -20,6 +20,7 @@ from pyspark_ledger.cursors import loss
 from pyspark_ledger.cursors.attachment import Attachment
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import SeenRevision, under_revision
+from pyspark_ledger.datasource.logs import fencing_told
 from pyspark_ledger.datasource.offsets import Offset
 from pyspark_ledger.datasource.options import ReadOptions
 from pyspark_ledger.errors import Conflict, CursorUnderRevision, DataLoss
@@ -68,6 +69,7 @@ class Subscription:
         """How offsets say of which cursor they are; empty if the cursor was made before cursors had ids."""
         return self._attached.id[:SEEN_BYTES]
 
+    @fencing_told()
     def next_start(self, at: Offset | None, *, last_chance: bool = False) -> BatchStart | None:
         """Where the next batch begins, of a query that has finished everything before ``at``.
 
@@ -166,6 +168,7 @@ class Subscription:
             "LEDGER_CURSOR_RECREATED",
         )
 
+    @fencing_told()
     def done(self, end: Offset) -> None:
         self._check_identity(end)
         self._acknowledge(end)
@@ -180,6 +183,7 @@ class Subscription:
             logger.warning("subscription=%s: not acknowledged: %s", self._attachment.node.name, error)
             return None
 
+    @fencing_told()
     def is_void(self, end: Offset) -> bool:
         return is_void(self._attachment.verified(), end)
 

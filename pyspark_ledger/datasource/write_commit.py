@@ -14,6 +14,7 @@ from pyspark_ledger.append.append import append
 from pyspark_ledger.base.names import spark_producer
 from pyspark_ledger.datasource.checkpoint import Checkpoint
 from pyspark_ledger.datasource.executor.staging import Staged, WritePlan
+from pyspark_ledger.datasource.logs import fencing_told
 from pyspark_ledger.datasource.options import WriteOptions
 from pyspark_ledger.datasource.write_plan import writer_log, writer_namespace
 from pyspark_ledger.dedup.batch_ids import BatchId
@@ -72,10 +73,16 @@ def _commit(
         mints=options.mint_tokens,
         admission=_admission(log, options, plan, staged, batch_id),
     )
-    with _deletion_told(options, staged):
+    with _deletion_told(options, staged), fencing_told():
         appended = append(log, batch)
-    has_rows = any(message.rows for message in staged)
-    if appended.duplicate and has_rows and batch_id is not None and not batch_id.digest:
+    if batch_id is None or not appended.duplicate or appended.records:
+        return  # new; or it was this very commit that was there, when its answer had been lost
+    if batch_id.digest:
+        logger.warning(
+            "topic '%s': batch %d of %s is a replay, as after a restart: the topic has it, and nothing is added",
+            options.topic, batch_id.sequence, producer,
+        )  # fmt: skip
+    elif any(message.rows for message in staged):
         # Nothing but the id and the number of rows says that this is the same batch: a person who has reused an id by
         # mistake must see it, and warnings are all that Spark's Python processes show unless told otherwise.
         logger.warning(

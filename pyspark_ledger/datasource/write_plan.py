@@ -67,6 +67,7 @@ def plan_write(
         ids=options.ids,
         known=log.known_sequences(_KNOWN_PRODUCERS, options.ids.producer) if options.ids else None,
         tokens=tokens,
+        logs=options.logs,
     )
 
 

@@ -43,7 +43,9 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
         from pyspark_ledger.datasource.options import WriteOptions
         from pyspark_ledger.datasource.write_commit import commit_stream
 
-        commit_stream(WriteOptions.parse(self._options), self._plan, _staged(messages), batchId)
+        options = WriteOptions.parse(self._options)
+        options.logs.apply()
+        commit_stream(options, self._plan, _staged(messages), batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Deletes nothing: Spark also aborts after a commit whose outcome it does not know. gc cleans up."""
@@ -60,7 +62,9 @@ class LedgerBatchWriter(DataSourceArrowWriter):
         from pyspark_ledger.datasource.options import WriteOptions
         from pyspark_ledger.datasource.write_commit import commit_batch
 
-        commit_batch(WriteOptions.parse(self._options), self._plan, _staged(messages))
+        options = WriteOptions.parse(self._options)
+        options.logs.apply()
+        commit_batch(options, self._plan, _staged(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Deletes nothing, as in a stream."""

@@ -34,8 +34,8 @@ from pyspark_ledger.metadata.port import (
     ReviserKey,
 )
 from pyspark_ledger.metadata.records import Holder
-from pyspark_ledger.metrics.families import FAMILIES
-from pyspark_ledger.metrics.topics import OTHERS, Sample, TopicMetrics
+from pyspark_ledger.metrics.families import FAMILIES, Sample
+from pyspark_ledger.metrics.topics import OTHERS, TopicMetrics
 
 __all__ = ["OTHERS", "LedgerCollector"]
 

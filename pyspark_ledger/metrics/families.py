@@ -10,6 +10,7 @@ class Family(NamedTuple):
     labels: tuple[str, ...] = ("topic",)
 
 
+Sample = tuple[str, tuple[str, ...], float]  # name of the family, labels, value
 _CURSOR = ("topic", "subscription")
 _GROUP = ("topic", "group")
 _PRODUCER = ("topic", "producer")
@@ -92,6 +93,13 @@ FAMILIES = {
     "ledger_compaction_duration_seconds": Family("How long the newest generation took to make."),
     "ledger_compaction_running": Family("1 while somebody compacts the topic; absent if it was never compacted."),
     "ledger_compaction_running_seconds": Family("How long the compaction that runs now has been running; else 0."),
+}
+_QUERY = ("query", "source", "topic", "subscription")
+# What a Spark job tells of its own queries, on its driver's port.
+QUERIES = {
+    "ledger_query_lag_records": Family("Records that the query has not finished.", _QUERY),
+    "ledger_query_lag_bytes": Family("Stored bytes of these, by the topic's mean record.", _QUERY),
+    "ledger_query_lag_seconds": Family("Age of the oldest record that the query has not finished.", _QUERY),
 }
 _ACTION = ("action",)
 # What the process tells that does the maintenance, on its own port.

@@ -11,10 +11,9 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from pyspark_ledger.lifecycle.maintenance import Maintenance
-from pyspark_ledger.metrics.families import MAINTENANCE
+from pyspark_ledger.metrics.families import MAINTENANCE, Sample
 
 _BACKUP = "backup"
-_Sample = tuple[str, tuple[str, ...], float]
 
 
 class MaintenanceCollector(Collector):
@@ -30,7 +29,7 @@ class MaintenanceCollector(Collector):
             families[name].add_metric(labels, value)
         yield from families.values()
 
-    def _samples(self) -> Iterator[_Sample]:
+    def _samples(self) -> Iterator[Sample]:
         health = self._maintenance.health
         yield "ledger_maintenance_leads", (), health.leads
         yield "ledger_maintenance_ready", (), health.ready

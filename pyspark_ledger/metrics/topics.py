@@ -14,10 +14,10 @@ from pyspark_ledger.log import scan, trimmed
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.metadata.port import CompactorKey, Key, OwnerKey, ReviserKey, Versioned
 from pyspark_ledger.metadata.records import Commit, Cursor, Head, Holder, Policies, ProducerState
+from pyspark_ledger.metrics.families import Sample
 from pyspark_ledger.tokens.tokens import Tokens
 
 OTHERS = "(others)"
-Sample = tuple[str, tuple[str, ...], float]  # name of the family, labels, value
 Holders = Mapping[Key[Holder], Holder]
 _WANTED_S = 60.0  # how long what retention wants to give up is reckoned from what it was
 

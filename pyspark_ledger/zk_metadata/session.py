@@ -24,6 +24,8 @@ from kazoo.security import CREATOR_ALL_ACL
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Deadline
 from pyspark_ledger.errors import InvalidInput, Unavailable
 
+logger = logging.getLogger(__name__)
+
 # A server that comes back is noticed within this time; kazoo's own default is a minute.
 _RECONNECT_MAX_S = 2.0
 
@@ -34,6 +36,10 @@ _LOOK_EVERY_S = 0.5
 _answered: set[str] = (
     set()
 )  # the servers of every address that has answered this process, or the one it was forked from
+
+# Servers that do not answer: since when, and what had the connection, with how many sessions lost by then. Not kept by
+# the connection, because one of Spark's processes may take a new one for its next batch.
+_away: dict[str, tuple[float, Connection, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +152,27 @@ class Connection:
         if state == KazooState.CONNECTED:
             self.connected += 1
             _answered.add(self._servers)
+            self._tell_back()
+        if state == KazooState.SUSPENDED:
+            self._tell_away()
         if state == KazooState.LOST:
             self.lost += 1
             self.dead = self.client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
+
+    def _tell_away(self) -> None:
+        if self._servers not in _away:
+            _away[self._servers] = SYSTEM_CLOCK.monotonic(), self, self.lost
+            logger.warning(
+                "ZooKeeper at %s does not answer: the connection was lost, and is being renewed", self._servers
+            )
+
+    def _tell_back(self) -> None:
+        since, connection, lost = _away.pop(self._servers, (0.0, None, 0))
+        if connection is not None:
+            is_same = connection is self and self.lost == lost
+            session = "with the same session" if is_same else "with a new session"
+            away_s = SYSTEM_CLOCK.monotonic() - since
+            logger.warning("ZooKeeper at %s answers again after %.1f s, %s", self._servers, away_s, session)
 
 
 class Lease:
@@ -258,6 +282,7 @@ def _after_fork_in_child() -> None:
     _registry.forget_in_child()
     _inherited.append(_registry)
     _registry = _Registry()
+    _away.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

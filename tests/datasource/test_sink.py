@@ -172,7 +172,7 @@ def test_a_zombie_run_is_fenced_by_name_and_changes_nothing_I6(client):
     assert numbers(client) == [0, 1, 2]
 
 
-def test_a_zombie_stays_fenced_after_many_restarts_I6(client):
+def test_a_zombie_stays_fenced_after_many_restarts_and_each_time_is_a_line_to_see_I6(client, caplog):
     for n in range(10):
         Run(client, f"run-{n}").write(n, [n])
     picture = Picture(client, named_only=True)
@@ -181,6 +181,9 @@ def test_a_zombie_stays_fenced_after_many_restarts_I6(client):
         with pytest.raises(Fenced, match=f"run run-{n} .*replaced by run run-9"):
             committer.commit(staged, 10)
     assert picture.unchanged()
+    assert [line[:47] for line in said(caplog)] == [
+        f"fenced: [LEDGER_PRODUCER_FENCED] run run-{n} of q" for n in range(9)
+    ]
 
 
 def test_a_producer_name_belongs_to_one_query_until_it_is_let_go_I5(client):
@@ -242,7 +245,7 @@ def test_the_sequence_id_of_a_batch_write_decides_whatever_the_rows_are_and_a_re
     assert len(said(caplog)) == 1
 
 
-def test_a_replayed_batch_of_a_stream_whose_offsets_agree_is_nothing_to_warn_of(client, tmp_path, caplog):
+def test_a_replayed_batch_of_a_stream_whose_offsets_agree_is_a_line_to_see_and_no_mistake(client, tmp_path, caplog):
     checkpoint = tmp_path / "checkpoint"
     (checkpoint / "offsets").mkdir(parents=True)
     (checkpoint / "offsets" / "0").write_text("the offsets of batch 0")
@@ -250,7 +253,9 @@ def test_a_replayed_batch_of_a_stream_whose_offsets_agree_is_nothing_to_warn_of(
     for _ in range(2):
         run.write(0, [1])
     assert numbers(client) == [1]
-    assert said(caplog) == []
+    assert said(caplog) == [
+        "topic 'out': batch 0 of spark-q is a replay, as after a restart: the topic has it, and nothing is added"
+    ]
 
 
 class LosesAnswers:
@@ -271,13 +276,15 @@ class LosesAnswers:
 
 
 @pytest.mark.parametrize("outcomes", [("lost after",), ("lost before",), ("lost before", "lost after")])
-def test_an_unknown_outcome_is_resolved_and_the_batch_is_there_once_I14(client, outcomes):
+def test_an_unknown_outcome_is_resolved_and_the_batch_is_there_once_I14(client, outcomes, caplog):
     run = Run(client)
     run.write(0, [0])
     log = run.log()
     log.metadata = LosesAnswers(log.metadata, *outcomes)
     run.write(1, [1])
+    assert said(caplog) == []  # that the log has it is no replay
     run.write(1, [1])  # what Spark does if it was killed right then
+    assert len(said(caplog)) == 1
     run.write(2, [2])
     assert numbers(client) == [0, 1, 2]
 

@@ -392,7 +392,9 @@ GUARDS = [
         "BatchId(number, query, run, Checkpoint(options.checkpoint, plan.storage).digest(number))",
         instead="BatchId(number, query, run)",
         why="A batch of other data under the same id is told from a replay by the digest of its offsets (I5).",
-        tests=("datasource/test_sink.py::test_a_replayed_batch_of_a_stream_whose_offsets_agree_is_nothing_to_warn_of",),
+        tests=(
+            "datasource/test_sink.py::test_a_replayed_batch_of_a_stream_whose_offsets_agree_is_a_line_to_see_and_no_mistake",
+        ),
     ),
     Guard(
         "sink/skipped-rows-are-told",

@@ -85,6 +85,19 @@ def test_a_running_query_is_reset_from_outside_without_a_restart(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_lag_of_a_query_grows_while_it_is_dead_and_shrinks_when_it_is_back(tmp_path: Path) -> None:
+    picture = tmp_path / "lag.svg"
+    printed = run("examples/lag.py", str(picture), scratch=tmp_path)
+    behind = {
+        said: int(records) for records, said in re.findall(r"(\d+) records .* (killed|started again|no more)", printed)
+    }
+    assert behind["killed"] < behind["started again"]
+    assert behind["started again"] > 6000
+    assert re.findall(r"(\d+) records", printed)[-1] == "0"
+    assert picture.read_text().count("<text") == 4 + 3
+    assert [file.name for file in tmp_path.iterdir()] == ["lag.svg"]
+
+
 def test_a_compacted_table_is_followed_by_its_tail_and_a_deletion_is_seen(tmp_path: Path) -> None:
     printed = run("examples/compacted_table.py", scratch=tmp_path)
     state, tail = re.findall(r"batch 0: (.+)", printed), re.findall(r"batch [12]: (.+)", printed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import re
 import signal
 import socket
 import struct
@@ -332,6 +333,29 @@ def test_a_session_survives_a_reconnect(store: ZooKeeperMetadata, proxy: Proxy) 
         assert storage(store) == "proxied"
     assert connection(store).client.client_id == session
     store.transact([Put(KEY, Namespace("as before", 0), 1)])
+
+
+def test_how_long_zookeeper_was_away_is_said_once_each_way(
+    store: ZooKeeperMetadata, proxy: Proxy, zookeeper: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lines() -> list[str]:
+        ours = [each for each in caplog.records if each.name == session.__name__ and proxy.address in each.getMessage()]
+        return [each.getMessage().replace(proxy.address, "…") for each in ours if each.levelname == "WARNING"]
+
+    storage(store)
+    assert lines() == []  # to connect is no news
+    proxy.cut()
+    assert storage(store) == "proxied"
+    away, back = lines()
+    assert away == "ZooKeeper at … does not answer: the connection was lost, and is being renewed"
+    assert re.fullmatch(r"ZooKeeper at … answers again after \d+\.\d s, with the same session", back)
+
+    expire(store, zookeeper)
+    assert storage(store) == "proxied"
+    eventually(lambda: len(lines()) == 4)
+    assert lines()[-1].endswith("with a new session")
+    store.close()
+    assert len(lines()) == 4  # to leave is no news either
 
 
 def test_a_lost_connection_is_a_hint_too(store: ZooKeeperMetadata, proxy: Proxy) -> None:

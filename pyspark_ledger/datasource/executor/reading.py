@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 from pyspark_ledger.files.storage import open_storage
 from pyspark_ledger.log.rows import SliceRows, read_slice
 from pyspark_ledger.log.slices import Slice
+
+logger = logging.getLogger(__name__)
 
 METADATA = "_metadata"
 METADATA_TYPE = StructType(
@@ -56,9 +59,12 @@ def read_partition(partition: InputPartition, schema: StructType) -> Iterator[pa
     with_metadata = len(data) < len(target)
     with_ids = with_metadata and any(field.name in _OF_IDS for field in target.field(METADATA).type)
     storage = open_storage(partition.storage)
+    count = 0
     for piece in partition.slices:
         for rows in read_slice(storage, partition.uuid, piece, data, with_ids=with_ids):
+            count += rows.batch.num_rows
             yield _with_metadata(rows, target, partition) if with_metadata else rows.batch
+    logger.info("read topic=%s slices=%d records=%d", partition.topic, len(partition.slices), count)
 
 
 def _with_metadata(rows: SliceRows, target: pa.Schema, partition: LedgerPartition) -> pa.RecordBatch:

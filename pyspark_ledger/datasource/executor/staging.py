@@ -5,6 +5,7 @@ The plan has what a task needs, and its commit message says what it did.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK
+from pyspark_ledger.datasource.logs import LogSettings
 from pyspark_ledger.dedup.id_ranges import IdColumns, IdRanges
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import EntryWriter
@@ -20,6 +22,8 @@ from pyspark_ledger.files.storage import open_storage
 from pyspark_ledger.files.topicfiles import TopicFiles
 from pyspark_ledger.metadata.records import Entry, FileRef
 from pyspark_ledger.tokens.ids import TokenColumn
+
+logger = logging.getLogger(__name__)
 
 _INLINE_SUMMARY_BYTES = 256 << 10  # a longer summary goes into a file, to keep it out of Spark's task results
 
@@ -47,6 +51,7 @@ class WritePlan:
     ids: IdColumns | None = None
     known: pa.Table | None = None  # ids at or below these are in the log: a task need not write them again
     tokens: TokenColumn | None = None
+    logs: LogSettings = field(default_factory=LogSettings)
 
 
 @dataclass
@@ -86,9 +91,11 @@ def stage(
     plan: WritePlan, batches: Iterator[pa.RecordBatch], origin: TaskOrigin, producer: str, sequence: int | None
 ) -> Staged:
     """Streams a partition into one entry file; memory does not grow with it. A task without rows leaves nothing."""
+    plan.logs.apply()
     replay = plan.replays.get(producer)
     if replay is not None and sequence is not None and sequence <= replay.sequence:
         rows = 0 if replay.agrees else sum(batch.num_rows for batch in batches)
+        logger.info("replayed topic=%s producer=%s sequence=%d: nothing is staged", plan.uuid, producer, sequence)
         return Staged(None, rows, True, origin.query, origin.run, plan.uuid)
     writer = EntryWriter(open_storage(plan.storage), plan.uuid, plan.epoch, plan.target, plan.compression)
     ranges = IdRanges(plan.ids, plan.known) if plan.ids is not None else None
@@ -105,6 +112,10 @@ def stage(
     except BaseException:
         writer.abandon()
         raise
+    logger.info(
+        "staged topic=%s records=%d bytes=%d producer=%s sequence=%s",
+        plan.uuid, rows, entry.bytes if entry is not None else 0, producer, sequence,
+    )  # fmt: skip
     gathered = ranges or tokens
     summary = _packed(plan, gathered.table()) if gathered is not None and entry is not None else b""
     left_out = ranges.left_out() if ranges is not None else None
