@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_ledger.datasource.executor.reading import read_partition
+from pyspark_ledger.datasource.first_line import sentence_first
 
 if TYPE_CHECKING:
     from pyspark_ledger.datasource.options import ReadOptions
@@ -27,10 +28,12 @@ class LedgerBatchReader(DataSourceReader):
     def __getstate__(self) -> dict[str, Any]:
         return {"_schema": self._schema}  # all that a task needs besides its partition
 
+    @sentence_first()
     def partitions(self) -> Sequence[InputPartition]:
         from pyspark_ledger.datasource.batch_planner import plan_batch
 
         return plan_batch(self._options, self._schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition, self._schema)
+        with sentence_first():
+            yield from read_partition(partition, self._schema)

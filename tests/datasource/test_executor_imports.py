@@ -15,7 +15,7 @@ from pyspark_ledger.datasource.writer import LedgerBatchWriter, LedgerStreamWrit
 from pyspark_ledger.dedup.id_ranges import IdColumns
 
 STORAGE_ONLY = {"base", "datasource", "dedup", "errors", "files", "metadata", "tokens"}
-OF_DATASOURCE = {"writer", "executor", "executor.staging"}
+OF_DATASOURCE = {"writer", "executor", "executor.staging", "first_line"}
 BEFORE = 53  # modules when writer.py imported the client, and everything with it
 
 TASK = """

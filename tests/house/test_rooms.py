@@ -32,7 +32,7 @@ def test_every_test_is_in_the_room_of_what_it_tests():
 
 
 def test_nothing_but_the_public_face_lies_in_the_root_of_the_package():
-    assert sorted(file.stem for file in PACKAGE.glob("*.py")) == ["__init__", "client", "errors"]
+    assert sorted(file.stem for file in PACKAGE.glob("*.py")) == ["__init__", "client", "errors", "spark"]
 
 
 def test_every_room_says_what_it_is_for():
