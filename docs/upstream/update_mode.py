@@ -34,7 +34,8 @@ class Taker(DataSource):
 
 
 def main() -> None:
-    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.sql.shuffle.partitions", "1").getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     spark.dataSource.register(Taker)
     with tempfile.TemporaryDirectory() as folder:
