@@ -2,7 +2,7 @@
 
     python docs/upstream/update_mode.py
 
-Needs PySpark and PyArrow, nothing else. Counts rows by key into a sink that would take every update, in all three modes.
+Needs PySpark and PyArrow, nothing else. Writes to a sink that would take every update, in all three modes.
 """
 
 import tempfile
