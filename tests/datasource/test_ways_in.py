@@ -189,9 +189,10 @@ def test_spark_connect(namespace: str, tmp_path: Path) -> None:
         "        found = error(raised)\n"
         "        return [found.code, found.kind.__name__, str(raised).find(str(found))]\n"
         "stream = spark.readStream.format('ledger').option('zookeeper', where[0]).load('numbers')\n"
+        "text = stream.selectExpr('string(id) id')\n"
         "with ThreadPoolExecutor(initializer=activate, initargs=(spark,)) as pool:\n"
         "    read = pool.submit(told, read, spark, 'nmbers').result()\n"
-        "    wrote = pool.submit(told, copy, stream.selectExpr('string(id) id'), 'copies', f'{where[1]}/other').result()\n"
+        "    wrote = pool.submit(told, copy, text, 'copies', f'{where[1]}/other').result()\n"
         "print(json.dumps([type(spark).__module__, copied, read, wrote]))\n"
         "spark.stop()\n"
     )
