@@ -1,7 +1,7 @@
 """Writes from other threads than the first one.
 
 To find the sink of a write Spark asks the session that is *active* in the JVM's thread, and every Python thread has a
-thread of its own there, in which none is active (docs/operations.md, Threads).
+thread of its own there, in which none is active (docs/errors.md, Threads).
 """
 
 from __future__ import annotations
