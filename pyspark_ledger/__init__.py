@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.base.position import Position as Position
     from pyspark_ledger.client import LedgerClient as LedgerClient
     from pyspark_ledger.datasource import register as register
+    from pyspark_ledger.datasource.threads import activate as activate
     from pyspark_ledger.errors import Conflict as Conflict
     from pyspark_ledger.errors import CorruptData as CorruptData
     from pyspark_ledger.errors import CursorUnderRevision as CursorUnderRevision
@@ -46,6 +47,7 @@ _HOMES = {
     "LocalZooKeeper": "pyspark_ledger.local.zookeeper",
     "Position": "pyspark_ledger.base.position",
     "Send": "pyspark_ledger.outbox.outbox",
+    "activate": "pyspark_ledger.datasource.threads",
     "register": "pyspark_ledger.datasource",
     **dict.fromkeys(_ERRORS, "pyspark_ledger.errors"),
 }
@@ -66,6 +68,7 @@ __all__ = [
     "Position",
     "Send",
     "Unavailable",
+    "activate",
     "register",
 ]
 

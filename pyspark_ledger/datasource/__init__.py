@@ -7,7 +7,6 @@ readers and writers are loaded when they are asked for.
 from __future__ import annotations
 
 import os
-import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,13 +19,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pyspark_ledger.datasource.first_line import COMMIT_PROCESS, SOURCE_PROCESS, runs_in, sentence_first
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pyspark_ledger.datasource.executor.staging import WritePlan
     from pyspark_ledger.datasource.options import ReadOptions, WriteOptions
-
-_COMMIT_PROCESS = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 class LedgerDataSource(DataSource):
@@ -38,23 +37,33 @@ class LedgerDataSource(DataSource):
     def name(cls) -> str:
         return "ledger"
 
+    @sentence_first()
     def schema(self) -> StructType:
         from pyspark_ledger.datasource.read_schema import topic_schema
 
         self._schema_is_the_topics = True
         return topic_schema(self._read_options())
 
+    @sentence_first()
     def reader(self, schema: StructType) -> DataSourceReader:
         from pyspark_ledger.datasource.batch_reader import LedgerBatchReader
 
         return LedgerBatchReader(self._read_options(), schema)
 
+    @sentence_first()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from pyspark_ledger.datasource.stream_reader import LedgerStreamReader
+        from pyspark_ledger.datasource.stream_reader import LedgerStreamReader, RefusedStreamReader
+        from pyspark_ledger.errors import LedgerError
 
-        options = self._read_options()
+        try:
+            options = self._read_options()
+        except LedgerError as error:
+            if runs_in(SOURCE_PROCESS):  # which stumbles over an error here, and then tells of its own
+                return RefusedStreamReader(error)
+            raise
         return LedgerStreamReader(options, schema, options.fails_on_new_columns(given=not self._schema_is_the_topics))
 
+    @sentence_first()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pyspark_ledger.datasource.write_plan import plan_write
         from pyspark_ledger.datasource.writer import LedgerBatchWriter
@@ -62,6 +71,7 @@ class LedgerDataSource(DataSource):
         plan = plan_write(self._write_options(), schema, overwrite=overwrite, stream=False)
         return LedgerBatchWriter(dict(self.options), plan)
 
+    @sentence_first()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from pyspark_ledger.datasource.write_plan import plan_write
         from pyspark_ledger.datasource.writer import LedgerStreamWriter
@@ -69,7 +79,10 @@ class LedgerDataSource(DataSource):
         def plan(again: bool) -> WritePlan:
             return plan_write(self._write_options(), schema, overwrite=overwrite, stream=True, again=again)
 
-        to_commit = _is_commit_process()
+        # The process in which Spark commits and aborts micro-batches asks for a writer before either, and an error
+        # there would hide the one that the abort is for: all that the user got to see was "Writing job failed.". So
+        # nothing is looked at yet in that process.
+        to_commit = runs_in(COMMIT_PROCESS)
         return LedgerStreamWriter(dict(self.options), partial(plan, again=True) if to_commit else plan(again=False))
 
     def _read_options(self) -> ReadOptions:
@@ -87,16 +100,12 @@ class LedgerDataSource(DataSource):
         return options
 
 
-def _is_commit_process() -> bool:
-    """Whether this is the process in which Spark commits and aborts micro-batches. It asks for a writer before either,
-    and an error there would hide the one that the abort is for: all that the user got to see was "Writing job failed.".
-    So nothing is looked at yet in that process."""
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return _COMMIT_PROCESS in sys.modules or (main is not None and main.name == _COMMIT_PROCESS)
-
-
 def register(spark: SparkSession) -> None:
-    """Registers ``format("ledger")`` by hand: needed only where the package is not installed, as with --py-files."""
+    """Registers ``format("ledger")`` by hand: needed only where the package is not installed, as with --py-files. The
+    calling thread can write then; others need :func:`pyspark_ledger.activate`."""
+    from pyspark_ledger.datasource.threads import activate
+
+    activate(spark)
     archive = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     context = getattr(spark, "sparkContext", None)  # a Connect session has none
     if context is None or os.path.isdir(archive):

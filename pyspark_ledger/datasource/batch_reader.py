@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_ledger.datasource.executor.reading import read_partition
+from pyspark_ledger.datasource.first_line import sentence_first
 
 if TYPE_CHECKING:
     from pyspark_ledger.datasource.options import ReadOptions
@@ -27,6 +28,7 @@ class LedgerBatchReader(DataSourceReader):
     def __getstate__(self) -> dict[str, Any]:
         return {"_schema": self._schema, "_logs": self._logs}  # all that a task needs besides its partition
 
+    @sentence_first()
     def partitions(self) -> Sequence[InputPartition]:
         from pyspark_ledger.datasource.batch_planner import plan_batch
 
@@ -34,4 +36,5 @@ class LedgerBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         self._logs.apply()
-        return read_partition(partition, self._schema)
+        with sentence_first():
+            yield from read_partition(partition, self._schema)

@@ -21,10 +21,12 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_ledger.datasource.executor.reading import read_partition
+from pyspark_ledger.datasource.first_line import sentence_first
 
 if TYPE_CHECKING:
     from pyspark_ledger.datasource.options import ReadOptions
     from pyspark_ledger.datasource.stream_planner import StreamPlanner
+    from pyspark_ledger.errors import LedgerError
 
 
 class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -47,6 +49,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lazy_planner = StreamPlanner(self._options, self._schema, self._fail_on_new_columns)
         return self._lazy_planner
 
+    @sentence_first()
     def prepareForTriggerAvailableNow(self) -> None:
         self._planner.fix_target()
 
@@ -60,18 +63,23 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(self._options.min_rows)
         return ReadAllAvailable()
 
+    @sentence_first()
     def initialOffset(self) -> dict[str, Any]:
         return self._planner.initial_offset()
 
+    @sentence_first()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         return self._planner.latest_offset(start, everything=isinstance(limit, ReadAllAvailable))
 
+    @sentence_first()
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self._planner.topic_end()
 
+    @sentence_first()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return self._planner.partitions(start, end)
 
+    @sentence_first()
     def commit(self, end: dict[str, Any]) -> None:
         self._planner.commit(end)
 
@@ -81,4 +89,35 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         self._logs.apply()
-        return read_partition(partition, self._schema)
+        with sentence_first():
+            yield from read_partition(partition, self._schema)
+
+
+class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Stands in for a reader whose options are wrong, and says so whatever Spark asks for first."""
+
+    def __init__(self, error: LedgerError) -> None:
+        self._error = error
+
+    @sentence_first()
+    def prepareForTriggerAvailableNow(self) -> None:
+        raise self._error
+
+    @sentence_first()
+    def getDefaultReadLimit(self) -> ReadLimit:
+        raise self._error
+
+    @sentence_first()
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._error
+
+    @sentence_first()
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        raise self._error
+
+    @sentence_first()
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from pyspark_ledger.base.names import spark_producer
 from pyspark_ledger.datasource.executor.staging import Staged, TaskOrigin, WritePlan, stage
+from pyspark_ledger.datasource.first_line import sentence_first
 
 
 class LedgerStreamWriter(DataSourceStreamArrowWriter):
@@ -35,10 +36,12 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_made_or_to_make": self._plan}  # a task gets a plan, and never makes one
 
+    @sentence_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         origin = TaskOrigin.current()
         return stage(self._plan, iterator, origin, self._plan.producer or spark_producer(origin.query), origin.batch)
 
+    @sentence_first()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         from pyspark_ledger.datasource.options import WriteOptions
         from pyspark_ledger.datasource.write_commit import commit_stream
@@ -55,9 +58,11 @@ class LedgerBatchWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], plan: WritePlan) -> None:
         self._options, self._plan = options, plan
 
+    @sentence_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         return stage(self._plan, iterator, TaskOrigin.current(), self._plan.producer, self._plan.sequence)
 
+    @sentence_first()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         from pyspark_ledger.datasource.options import WriteOptions
         from pyspark_ledger.datasource.write_commit import commit_batch

@@ -16,7 +16,7 @@ from pyspark_ledger.dedup.id_ranges import IdColumns
 from pyspark_ledger.tokens.ids import TokenColumn
 
 STORAGE_ONLY = {"base", "datasource", "dedup", "errors", "files", "metadata", "tokens"}
-OF_DATASOURCE = {"writer", "executor", "executor.staging", "logs"}
+OF_DATASOURCE = {"writer", "executor", "executor.staging", "first_line", "logs"}
 BEFORE = 53  # modules when writer.py imported the client, and everything with it
 
 TASK = """

@@ -12,7 +12,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pyspark_ledger.client import LedgerClient, open_namespace
-from pyspark_ledger.datasource import _COMMIT_PROCESS, LedgerDataSource
+from pyspark_ledger.datasource import LedgerDataSource
+from pyspark_ledger.datasource.first_line import COMMIT_PROCESS
 from pyspark_ledger.errors import Unavailable
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
 from pyspark_ledger.zk_metadata.session import _REFUSED_S
@@ -23,7 +24,7 @@ NOBODY = {"zookeeper": "127.0.0.1:1", "topic": "out"}
 
 def test_an_abort_raises_nothing_when_zookeeper_is_away(monkeypatch):
     """Spark asks for a new writer to abort with. If that fails, Spark drops the error that the abort is for."""
-    monkeypatch.setitem(sys.modules, _COMMIT_PROCESS, sys)
+    monkeypatch.setitem(sys.modules, COMMIT_PROCESS, sys)
     started = time.monotonic()
     LedgerDataSource(NOBODY).streamWriter(SCHEMA, overwrite=False).abort([], 0)
     assert time.monotonic() - started < 2
@@ -31,7 +32,7 @@ def test_an_abort_raises_nothing_when_zookeeper_is_away(monkeypatch):
 
 def test_a_commit_waits_for_a_zookeeper_that_is_restarted_after_the_plan_I16(monkeypatch):
     """The process that commits is another one than the one that planned: it has never been connected."""
-    monkeypatch.setitem(sys.modules, _COMMIT_PROCESS, sys)
+    monkeypatch.setitem(sys.modules, COMMIT_PROCESS, sys)
     monkeypatch.setitem(open_namespace.__kwdefaults__, "timeout_s", _REFUSED_S + 2)
     started = time.monotonic()
     with pytest.raises(Unavailable, match=r"\[LEDGER_UNAVAILABLE\] ZooKeeper at 127.0.0.1:1 does not answer"):

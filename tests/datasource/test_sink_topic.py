@@ -127,7 +127,7 @@ class Query:
 def in_process(process: OpenNamespace, *, commits: bool) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(write_plan, "shared_namespace", lambda *_, **__: process)
-        patch.setattr(datasource, "_is_commit_process", lambda: commits)
+        patch.setattr(datasource, "runs_in", lambda _: commits)
         yield
 
 

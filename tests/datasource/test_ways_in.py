@@ -136,13 +136,34 @@ def test_spark_connect(namespace: str, tmp_path: Path) -> None:
         "DefaultChannelBuilder.default_port = staticmethod(lambda: int(port))\n"
         "builder = SparkSession.builder.remote('local[2]').config('spark.connect.grpc.binding.port', port)\n"
         "spark = session(builder.config('spark.connect.grpc.binding.address', '127.0.0.1'))\n"
-        "print(json.dumps([type(spark).__module__, round_trip(spark, *where)]))\n"
+        "copied = round_trip(spark, *where)\n"
+        # Errors, and threads.
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from pyspark_ledger import activate\n"
+        "from pyspark_ledger.spark import error\n"
+        "def told(act, *args, **options):\n"
+        "    try:\n"
+        "        act(*args, zookeeper=where[0], **options)\n"
+        "    except Exception as raised:\n"
+        "        found = error(raised)\n"
+        "        return [found.code, found.kind.__name__, str(raised).find(str(found))]\n"
+        "stream = spark.readStream.format('ledger').option('zookeeper', where[0]).load('numbers')\n"
+        "text = stream.selectExpr('string(id) id')\n"
+        "with ThreadPoolExecutor(initializer=activate, initargs=(spark,)) as pool:\n"
+        "    read = pool.submit(told, read, spark, 'nmbers').result()\n"
+        "    wrote = pool.submit(told, copy, text, 'copies', f'{where[1]}/other').result()\n"
+        "print(json.dumps([type(spark).__module__, copied, read, wrote]))\n"
         "spark.stop()\n"
     )
     (port,) = _free_ports(1)
-    kind, copied = result([sys.executable, "-c", script, namespace, str(tmp_path), str(port)], tmp_path)
+    kind, copied, *told = result([sys.executable, "-c", script, namespace, str(tmp_path), str(port)], tmp_path)
     assert kind == "pyspark.sql.connect.session"
     assert copied == list(range(100))
+    assert [error[:2] for error in told] == [
+        ["LEDGER_TOPIC_NOT_FOUND", "NotFound"],
+        ["LEDGER_SCHEMA_MISMATCH", "InvalidInput"],
+    ]
+    assert all(0 < place < 300 for *_, place in told)  # near the top of a hundred lines
 
 
 # -- foreachBatch ------------------------------------------------------------------------------------------------

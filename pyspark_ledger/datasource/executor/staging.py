@@ -13,13 +13,11 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pyspark_ledger.base.clock import SYSTEM_CLOCK
 from pyspark_ledger.datasource.logs import LogSettings
 from pyspark_ledger.dedup.id_ranges import IdColumns, IdRanges
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import EntryWriter
 from pyspark_ledger.files.storage import open_storage
-from pyspark_ledger.files.topicfiles import TopicFiles
 from pyspark_ledger.metadata.records import Entry, FileRef
 from pyspark_ledger.tokens.ids import TokenColumn
 
@@ -125,6 +123,9 @@ def stage(
 
 def _packed(plan: WritePlan, summary: pa.Table) -> bytes | FileRef:
     if summary.nbytes > _INLINE_SUMMARY_BYTES:
+        from pyspark_ledger.base.clock import SYSTEM_CLOCK
+        from pyspark_ledger.files.topicfiles import TopicFiles  # few tasks need it
+
         return TopicFiles(open_storage(plan.storage), plan.uuid, SYSTEM_CLOCK).stage_table(summary, plan.epoch, "lz4")
     buffer = pa.BufferOutputStream()
     with pa.ipc.new_stream(buffer, summary.schema) as writer:

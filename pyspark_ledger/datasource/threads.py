@@ -1,0 +1,31 @@
+"""Writes from other threads than the first one.
+
+To find the sink of a write Spark asks the session that is *active* in the JVM's thread, and every Python thread has a
+thread of its own there, in which none is active (docs/errors.md, Threads).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def activate(spark: SparkSession) -> None:
+    """Makes a session the active one of the calling thread, so that the thread can write with ``format("ledger")``.
+
+    Once in each thread is enough. A session of Spark Connect needs none of it, and the thread in which Spark calls a
+    function of ``foreachBatch`` keeps the session that it has.
+
+    >>> with ThreadPoolExecutor(initializer=activate, initargs=(spark,)) as pool:
+    ...     pool.map(write, frames)
+    """
+    session = getattr(spark, "_jsparkSession", None)
+    if session is None:  # of Spark Connect, whose server does this itself
+        return
+    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
+    of_a_query = spark.sparkContext.getLocalProperty("sql.streaming.queryId") is not None
+    if of_a_query and sessions.getActiveSession().isDefined():
+        return  # a copy of ours with the settings of that query, which it needs for the rest of the batch
+    sessions.setActiveSession(session)
