@@ -60,8 +60,8 @@ def client(driver: ClusterDriver) -> Iterator[LedgerClient]:
 
 
 @pytest.fixture(scope="module")
-def numbers(driver: ClusterDriver) -> str:
-    """A topic with all numbers, in order."""
+def numbers(driver: ClusterDriver, client: LedgerClient) -> str:
+    """A topic with all numbers, in order, in the namespace that the client has made."""
     driver.use(STEADY).ask("write", rows=ROWS, topic="numbers")
     return "numbers"
 

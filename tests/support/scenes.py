@@ -48,7 +48,7 @@ class ClusterDriver:
         self._settings: dict[str, str] | None = None
         self._log = (folder / "driver.log").open("ab")
         script = REPOSITORY / "tests" / "support" / "cluster_driver.py"
-        told = {"LEDGER_ZOOKEEPER": zookeeper, "LEDGER_STORAGE": str(self.storage), "PYTHONPATH": str(REPOSITORY)}
+        told = {"LEDGER_ZOOKEEPER": zookeeper, "PYTHONPATH": str(REPOSITORY)}
         self.process = subprocess.Popen(
             [sys.executable, "-P", str(script), cluster.url, str(folder)],
             cwd=folder,
