@@ -170,20 +170,21 @@ def test_two_attempts_of_a_slow_task_both_write_and_one_counts_I1_I5_I12(
 def test_a_stream_goes_on_while_its_executors_come_and_go_I1_I2(driver: ClusterDriver, client: LedgerClient) -> None:
     client.create_topic("trickle", pa.schema([("id", pa.int64())]))
 
-    def executors(count: int) -> bool:
-        return driver.ask("executors") == count
+    def feed(begin: int) -> None:
+        with client.producer("trickle") as producer:
+            for n in range(begin, begin + 100):
+                producer.send({"id": n})
 
     def copied() -> list[int]:
         return [record["id"] for record in client.reader("trickled", end="latest")]
 
     driver.use(ELASTIC).ask("follow", source="trickle", target="trickled")
-    for begin in (0, 100):
-        wait_for(lambda: executors(0), driver.process)
-        with client.producer("trickle") as producer:
-            for n in range(begin, begin + 100):
-                producer.send({"id": n})
-        wait_for(lambda: executors(2), driver.process)
-        wait_for(lambda n=begin + 100: copied() == list(range(n)), driver.process)
+    feed(0)
+    wait_for(lambda: "trickled" in client.topics() and copied() == list(range(100)), driver.process)
+    wait_for(lambda: driver.ask("executors") == 0, driver.process)
+    feed(100)
+    wait_for(lambda: driver.ask("executors") > 0, driver.process)
+    wait_for(lambda: copied() == list(range(200)), driver.process)
     driver.ask("unfollow")
     assert copied() == list(range(200))
 
