@@ -61,7 +61,8 @@ def client(driver: ClusterDriver) -> Iterator[LedgerClient]:
 
 @pytest.fixture(scope="module")
 def numbers(driver: ClusterDriver, client: LedgerClient) -> str:
-    """A topic with all numbers, in order, in the namespace that the client has made."""
+    """A topic with all numbers, in order."""
+    client.create_topic("numbers", pa.schema([("id", pa.int64())]))
     driver.use(STEADY).ask("write", rows=ROWS, topic="numbers")
     return "numbers"
 
@@ -89,26 +90,27 @@ def test_source_and_sink_with_executors_that_cannot_reach_zookeeper_I1_I2(
 def test_an_executor_that_is_lost_in_the_middle_of_a_write_changes_nothing_I1_I12(
     driver: ClusterDriver, client: LedgerClient, numbers: str
 ) -> None:
-    with driver.use(STEADY).paused(numbers, "without-executor", tasks=[0, 1], attempts=2) as write:
+    with driver.use(STEADY).paused(client, numbers, "without-executor", tasks=[0, 1], attempts=2) as write:
         victim = write.attempts()[0]
         driver.cluster.kill_executors(driver.cluster.number(victim["folder"]))
         write.await_end_of(victim)
     assert sorted(attempt["task"] for attempt in write.attempts()) == sorted([0, 1, victim["task"]])
     assert driver.ask("read", topic="without-executor", options={}) == list(range(ROWS))
-    assert_gc_takes_what_is_left(client, "without-executor", unnamed=1)
+    # A task that finds out in time that its executor is gone deletes what it has begun.
+    assert_gc_takes_what_is_left(client, "without-executor", files=(0, 1))
 
 
 def test_a_worker_that_is_killed_in_the_middle_of_a_write_changes_nothing_I1_I12(
     driver: ClusterDriver, client: LedgerClient, numbers: str
 ) -> None:
-    with driver.use(STEADY).paused(numbers, "without-worker", tasks=[0, 1], attempts=2) as write:
+    with driver.use(STEADY).paused(client, numbers, "without-worker", tasks=[0, 1], attempts=2) as write:
         victim = write.attempts()[-1]
         driver.cluster.kill_worker(driver.cluster.number(victim["folder"]))
         write.await_end_of(victim)
     driver.cluster.add_worker()  # for whoever comes next
     assert sorted(attempt["task"] for attempt in write.attempts()) == sorted([0, 1, victim["task"]])
     assert driver.ask("read", topic="without-worker", options={}) == list(range(ROWS))
-    assert_gc_takes_what_is_left(client, "without-worker", unnamed=1)
+    assert_gc_takes_what_is_left(client, "without-worker", files=(1,))
 
 
 def test_spark_compacts_and_rewrites_while_executors_are_lost_I9_I12(
@@ -141,15 +143,16 @@ def test_a_connect_client_needs_neither_the_package_nor_zookeeper(
 ) -> None:
     """The server is the driver on the cluster."""
     python = new_venv(tmp_path_factory.mktemp("connect"), only=CONNECT_CLIENT)
-    script = ROUND_TRIP + (
-        "from importlib.util import find_spec\n"
+    script = tmp_path / "client.py"
+    script.write_text(
+        ROUND_TRIP + "from importlib.util import find_spec\n"
         "found = [name for name in ('pyspark_ledger', 'kazoo', 'xxhash') if find_spec(name)]\n"
         "spark = SparkSession.builder.remote(sys.argv[3]).getOrCreate()\n"
         "print(json.dumps([found, type(spark).__module__, round_trip(spark, *sys.argv[1:3])]))\n"
     )
     server = f"sc://127.0.0.1:{driver.use(STEADY).connect_port}"
     where = [f"{zookeeper}/connect-{secrets.token_hex(8)}", str(tmp_path), server]
-    found, kind, copied = result([str(python), "-c", script, *where], tmp_path, python)
+    found, kind, copied = result([str(python), str(script), *where], tmp_path, python)
     assert (found, kind) == ([], "pyspark.sql.connect.session")
     assert copied == list(range(100))
 
@@ -157,14 +160,13 @@ def test_a_connect_client_needs_neither_the_package_nor_zookeeper(
 def test_two_attempts_of_a_slow_task_both_write_and_one_counts_I1_I5_I12(
     driver: ClusterDriver, client: LedgerClient, numbers: str
 ) -> None:
-    with driver.use(ELASTIC).paused(numbers, "twice", tasks=[0], attempts=2) as write:
+    with driver.use(ELASTIC).paused(client, numbers, "twice", tasks=[0], attempts=2) as write:
         assert [attempt["task"] for attempt in write.attempts()] == [0, 0]
-        folder = driver.storage / client.topic("twice").uuid
         with standing_still(driver.jvm):  # so that the first of the two cannot have the other one killed
             write.go_on()
-            wait_for(lambda: sum(is_complete(file) for file in folder.rglob("*.arrow")) == 3, driver.process)
+            wait_for(lambda: sum(is_complete(file) for file in write.files()) == 3, driver.process)
     assert driver.ask("read", topic="twice", options={}) == list(range(ROWS))
-    assert_gc_takes_what_is_left(client, "twice", unnamed=1)
+    assert_gc_takes_what_is_left(client, "twice", files=(1,))
 
 
 def test_a_stream_goes_on_while_its_executors_come_and_go_I1_I2(driver: ClusterDriver, client: LedgerClient) -> None:
@@ -221,14 +223,14 @@ def test_py_files_and_register(
 # -- helpers -----------------------------------------------------------------------------------------------------
 
 
-def assert_gc_takes_what_is_left(client: LedgerClient, topic: str, unnamed: int) -> None:
+def assert_gc_takes_what_is_left(client: LedgerClient, topic: str, files: tuple[int, ...]) -> None:
     """Attempts that did not count left so many files; they go once nothing can name them any more, and no other."""
     before = client.verify(topic)
     assert before.is_sound
-    assert before.orphans == unnamed
+    assert before.orphans in files
     with client_of(open_namespace(client.zookeeper, limits=Limits(gc_grace_ms=0))) as collector:
         collected = [collector.gc(topic).deleted for _ in range(3)]
-    assert sum(collected) == unnamed
+    assert sum(collected) == before.orphans
     after = client.verify(topic)
     assert (after.is_sound, after.orphans, after.records) == (True, 0, before.records)
 
@@ -240,6 +242,7 @@ def lose_an_executor_of(driver: ClusterDriver, client: LedgerClient, topic: str,
     driver.begin(job, topic=topic, **arguments)
     wait_for(lambda: len(list(folder.rglob("*.arrow"))) > before, driver.process)
     driver.cluster.kill_executors(next(n for n in driver.cluster.alive if driver.cluster.executors(n)))
+    assert driver.is_busy(), "the job was done before the executor was lost"
     return driver.answer()
 
 

@@ -84,24 +84,21 @@ class StandaloneCluster:
 
     def executors(self, index: int) -> list[int]:
         """The executors of a worker: the Java processes that it has started."""
-        mine, found = self._workers[index].pid, []
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(OSError):  # it has ended meanwhile
-                name, rest = stat.read_text().partition("(")[2].rpartition(") ")[::2]
-                if name == "java" and int(rest.split()[1]) == mine:
-                    found.append(int(stat.parent.name))
-        return found
+        mine = self._workers[index].pid
+        return [pid for pid, (name, parent) in _processes().items() if parent == mine and name == "java"]
 
     def kill_executors(self, index: int) -> None:
+        """SIGKILL; their Python processes end when they find out."""
         for pid in self.executors(index):
             os.kill(pid, signal.SIGKILL)
 
     def kill_worker(self, index: int) -> None:
-        """SIGKILL of the worker and its executors: the machine is gone."""
-        executors = self.executors(index)
-        self._workers[index].kill()
-        for pid in executors:
-            os.kill(pid, signal.SIGKILL)
+        """SIGKILL of a worker with all that it has started, at the same moment: the machine is gone."""
+        processes = [pid for executor in self.executors(index) for pid in _tree(executor)]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in [self._workers[index].pid, *processes]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
         self._end(self._workers[index])
 
     def number(self, folder: str) -> int:
@@ -167,6 +164,24 @@ class StandaloneCluster:
             if process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"{name} is not ready; its log ends:\n{self.log(name)[-4000:]}")
             time.sleep(0.05)
+
+
+def _processes() -> dict[int, tuple[str, int]]:
+    """Name and parent of every process of this machine."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            name, _, rest = stat.read_text().partition("(")[2].rpartition(") ")
+            found[int(stat.parent.name)] = (name, int(rest.split()[1]))
+    return found
+
+
+def _tree(root: int) -> list[int]:
+    """A process and all below it."""
+    below, found = _processes(), [root]
+    for pid in found:
+        found += [child for child, (_, parent) in below.items() if parent == pid]
+    return found
 
 
 def _spark_home() -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pyspark_ledger import LedgerClient
 from pyspark_ledger.local.zookeeper import _free_ports
 from tests.support import REPOSITORY
 from tests.support.cluster import StandaloneCluster
@@ -80,6 +82,10 @@ class ClusterDriver:
         self.process.stdin.write(json.dumps([what, arguments]) + "\n")
         self.process.stdin.flush()
 
+    def is_busy(self) -> bool:
+        """Whether what was begun has no answer yet."""
+        return not select.select([self.process.stdout], [], [], 0)[0]
+
     def answer(self) -> Any:
         assert self.process.stdout
         line = self.process.stdout.readline()
@@ -87,13 +93,16 @@ class ClusterDriver:
         return json.loads(line)
 
     @contextmanager
-    def paused(self, source: str, target: str, tasks: list[int], attempts: int) -> Iterator[Paused]:
-        """A copy whose tasks are in the middle of what they write; it goes on, and ends, after the block."""
-        write = Paused(self, target)
+    def paused(
+        self, client: LedgerClient, source: str, target: str, tasks: list[int], attempts: int
+    ) -> Iterator[Paused]:
+        """A copy whose tasks are in the middle of files that they have begun; it goes on, and ends, after the block."""
+        write = Paused(self, client, target)
         write.folder.mkdir()
         self.begin("paused_copy", source=source, target=target, tasks=tasks)
-        wait_for(lambda: len(write.attempts()) == attempts, self.process)
         try:
+            wait_for(lambda: len(write.attempts()) == attempts, self.process)
+            wait_for(lambda: len(write.files()) >= attempts, self.process)
             yield write
         finally:
             write.go_on()
@@ -108,11 +117,16 @@ class ClusterDriver:
 class Paused:
     """A write whose tasks wait, each with a part of its rows in a file that it has begun."""
 
-    def __init__(self, driver: ClusterDriver, target: str) -> None:
-        self.driver, self.folder = driver, driver.folder / target
+    def __init__(self, driver: ClusterDriver, client: LedgerClient, target: str) -> None:
+        self.driver, self.client, self.target = driver, client, target
+        self.folder = driver.folder / target  # where attempts leave a note
 
     def attempts(self) -> list[dict[str, Any]]:
         return [json.loads(note.read_text()) for note in sorted(self.folder.glob("*.started"))]
+
+    def files(self) -> list[Path]:
+        """All that tasks have begun; the topic is none but this write's."""
+        return list((self.driver.storage / self.client.topic(self.target).uuid).rglob("*.arrow"))
 
     def await_end_of(self, attempt: dict[str, Any]) -> None:
         wait_for(lambda: not Path(f"/proc/{attempt['pid']}").exists(), self.driver.process)
