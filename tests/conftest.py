@@ -24,6 +24,11 @@ settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True
 settings.register_profile("search", deadline=None, max_examples=1_000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
+# Python may keep what it has compiled, also where the environment says otherwise, as many images do: each test process
+# would rewrite all assertions again, and each process that a test starts, Spark's too, compile the whole package.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # For every JVM that a test starts: none lives long enough to be worth more than quick compilation.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
