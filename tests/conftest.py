@@ -50,8 +50,8 @@ def spark_home(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def power_stays_on() -> Iterator[None]:
     """Nobody cuts the power of the machine that runs the tests, and what was written survives every kill: so nothing of
-    this process waits for the disk. Who checks that files are synced counts the calls, and who cuts the power has a disk
-    in memory, or plays back the calls. A sync of what is not open fails as ever."""
+    this process waits for the disk. Who checks that files are synced counts the calls, and who cuts the power has a
+    disk in memory, or plays back the calls. A sync of what is not open fails as ever."""
     with pytest.MonkeyPatch.context() as patched:
         for name in ("fsync", "fdatasync"):
             if hasattr(os, name):
