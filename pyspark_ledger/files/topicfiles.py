@@ -126,8 +126,9 @@ class RowCodec(Generic[T]):
 
 
 def to_list(values: pa.Array) -> list[Any]:
-    """Most columns have the same value in all rows of a file, and then only one is made."""
-    if len(values) > 1 and not pat.is_nested(values.type):
+    """Most columns have the same value in all rows of a file, and then only one is made. In few rows it takes longer to
+    find that out than to make them all."""
+    if len(values) > 16 and not pat.is_nested(values.type):
         distinct = values.unique()
         if len(distinct) == 1:
             return [distinct[0].as_py()] * len(values)
