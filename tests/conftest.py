@@ -33,6 +33,16 @@ sys.dont_write_bytecode = False
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
+# Their tests are few for the time that they take: they start Spark anew, or a cluster, or let faults happen.
+BEGIN_WITH = ("test_soak.py", "test_examples.py", "test_ways_in.py", "test_sink.py", "test_recovery.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first. One that begins when the others are done runs alone at the end."""
+    order = {name: number for number, name in enumerate(BEGIN_WITH)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)) if "spark" in item.keywords else len(order))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def spark_home(tmp_path_factory: pytest.TempPathFactory) -> None:
     """PySpark without the zip of its own Python code, which is then taken from where it is installed. Python keeps
