@@ -58,9 +58,10 @@ java:
 demo: java $(VENV)/.demo ## write a stream, kill its driver twice, and count that nothing was lost or doubled
 	@$(PY) -m examples.demo
 
-# By file where Spark is started: the tests of a file share what they start.
+# By file where Spark is started: the tests of a file share what they start. In the order of tests/conftest.py, which
+# begins with the files that take longest; left alone, xdist begins with those that have most tests.
 CORE_TESTS := $(PY) -m pytest -m "not spark and not soak" -n $(WORKERS)
-SPARK_TESTS := $(PY) -m pytest -m "spark and not soak" -n $(WORKERS) --dist loadfile
+SPARK_TESTS := $(PY) -m pytest -m "spark and not soak" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # What needs no Spark comes first, what does comes second, also after failures in the first (pytest's status 1), but not
 # if that was interrupted or could not run at all. A failure in either fails the command.

@@ -24,8 +24,23 @@ settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True
 settings.register_profile("search", deadline=None, max_examples=1_000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
+# Python may keep what it has compiled, also where the environment says otherwise, as many images do: each test process
+# would rewrite all assertions again, and each process that a test starts, Spark's too, compile the whole package.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # For every JVM that a test starts: none lives long enough to be worth more than quick compilation.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+# Their tests are few for the time that they take: they start Spark anew, or a cluster, or let faults happen.
+BEGIN_WITH = ("test_soak.py", "test_examples.py", "test_ways_in.py", "test_sink.py", "test_recovery.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first. One that begins when the others are done runs alone at the end."""
+    order = {name: number for number, name in enumerate(BEGIN_WITH)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)) if "spark" in item.keywords else len(order))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -40,6 +55,22 @@ def spark_home(tmp_path_factory: pytest.TempPathFactory) -> None:
     for name in ("bin", "jars", "sbin"):
         (home / name).symlink_to(Path(found.origin).parent / name)
     os.environ["SPARK_HOME"] = str(home)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def power_stays_on() -> Iterator[None]:
+    """Nobody cuts the power of the machine that runs the tests, and what was written survives every kill: so nothing of
+    this process waits for the disk. Who checks that files are synced counts the calls, and who cuts the power has a
+    disk in memory, or plays back the calls. A sync of what is not open fails as ever."""
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("fsync", "fdatasync"):
+            if hasattr(os, name):
+                patched.setattr(os, name, _no_sync)
+        yield
+
+
+def _no_sync(fd: int) -> None:
+    os.fstat(fd)
 
 
 @pytest.fixture(scope="session")

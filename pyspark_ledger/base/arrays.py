@@ -7,4 +7,6 @@ import pyarrow as pa
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """One array, copied only if it is not one already."""
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -58,9 +58,12 @@ class RowCodec(Generic[T]):
 
     def check(self, table: pa.Table) -> None:
         """Raises an error if the rows of a file cannot be such records: before they are made, and looked at."""
-        for name in table.schema.names:
+        self._check({name: one_array(table[name]) for name in table.schema.names})
+
+    def _check(self, columns: dict[str, pa.Array]) -> None:
+        for name, values in columns.items():
             if name in self._columns:
-                self._columns[name].check(name, one_array(table[name]))
+                self._columns[name].check(name, values)
 
     def check_struct(self, where: str, structs: pa.StructArray) -> None:
         for field, values in zip(structs.type, structs.flatten(), strict=True):
@@ -69,8 +72,9 @@ class RowCodec(Generic[T]):
 
     def columns(self, table: pa.Table) -> dict[str, pa.Array]:
         """The rows of a file, checked, for those who need no record for each."""
-        self.check(table)
-        return self.complete({name: one_array(table[name]) for name in table.schema.names}, table.num_rows)
+        columns = {name: one_array(table[name]) for name in table.schema.names}
+        self._check(columns)
+        return self.complete(columns, table.num_rows)
 
     def nested(self, structs: pa.StructArray) -> dict[str, pa.Array]:
         """As :meth:`columns`, of records in a column that was checked."""
@@ -122,8 +126,9 @@ class RowCodec(Generic[T]):
 
 
 def to_list(values: pa.Array) -> list[Any]:
-    """Most columns have the same value in all rows of a file, and then only one is made."""
-    if len(values) > 1 and not pat.is_nested(values.type):
+    """Most columns have the same value in all rows of a file, and then only one is made. In few rows it takes longer to
+    find that out than to make them all."""
+    if len(values) > 16 and not pat.is_nested(values.type):
         distinct = values.unique()
         if len(distinct) == 1:
             return [distinct[0].as_py()] * len(values)

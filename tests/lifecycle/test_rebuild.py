@@ -38,6 +38,7 @@ from pyspark_ledger.metadata.port import (
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.tokens import Tokens
 from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
+from tests.support import histories
 from tests.support.everything import ENTITY, GROUP, LIMITS, OUTBOX, SUBSCRIPTION, outbox
 from tests.support.recovery import GONE, IDLE, TOPIC, Shop, dying
 from tests.support.worlds import SCHEMA, append, append_ids, read
@@ -643,7 +644,7 @@ def test_a_file_that_is_no_backup_is_refused_and_nothing_is_changed(shop, tmp_pa
 # -- any history ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", histories(10))
 def test_whenever_zookeeper_is_lost_the_log_is_a_beginning_of_what_it_was_I1_I5_I12(tmp_path, seed):
     """Appends, seals, trims, collections and backups in any order; ZooKeeper is lost twice."""
     rng = random.Random(seed)

@@ -29,7 +29,7 @@ def test_any_bytes_are_taken_or_refused_by_name(parser: Parser, data: bytes):
 
 
 @every_parser
-@settings(tried, max_examples=examples(400))
+@settings(tried, max_examples=examples(150))
 @given(number=st.integers(0, 10_000), random=st.randoms(use_true_random=False))
 def test_what_was_damaged_is_taken_or_refused_by_name(parser: Parser, number: int, random: Random):
     seeds = parser.seeds()

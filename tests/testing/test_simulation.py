@@ -25,7 +25,7 @@ from tests.simulation.subscribers import Resetter
 from tests.simulation.writers import Writer
 from tests.support import REPOSITORY, examples
 
-HISTORIES = examples(4)  # of each scene
+HISTORIES = examples(2)  # of each scene; make simulate plays a thousand
 
 
 def seeds(scene: str, count: int, first: int = 0) -> list[int]:
