@@ -121,6 +121,8 @@ def test_what_spark_adds_by_itself_is_not_unknown():
         ("startingTimestamp", "yesterday", "ISO 8601"),
         ("endingTimestamp", "2026-13-01", "ISO 8601"),
         ("includeMetadata", "yes", "true or false"),
+        ("includeMetadata", "token,offset", "some of the fields topic, ledgerId"),
+        ("includeMetadata", "token,", "some of the fields"),
         ("failOnDataLoss", "1", "true or false"),
         ("onSchemaChange", "stop", "fail, ignore"),
         ("columns", "a,,b", "column names"),
@@ -355,6 +357,9 @@ def test_what_is_not_offered_says_why():
         ({"tokenColumn": "t"}, "'tokenColumn' needs 'deduplication=token'"),
         ({"tokenGroup": "g", "deduplication": "none"}, "'tokenGroup' needs 'deduplication=token'"),
         ({"tokenFanOut": "true"}, "'tokenFanOut' needs 'deduplication=token'"),
+        ({"tokenTopic": "orders"}, "'tokenTopic' needs 'deduplication=token'"),
+        ({"deduplication": "token", "tokenTopic": "orders"}, "'deduplication=token' needs 'tokenColumn'"),
+        ({"deduplication": "token", "tokenColumn": "t", "tokenTopic": "a/b"}, "topic's name"),
         ({"deduplication": "token", "tokenColumn": "t", "tokenGroup": "a/b"}, "token group's name"),
         ({"deduplication": "token", "tokenColumn": "t", "tokenFanOut": "yes"}, "'tokenFanOut' is 'yes'"),
         (
@@ -371,10 +376,19 @@ def test_token_options_that_do_not_fit_are_errors_by_name(options, words):
 
 def test_a_token_group_is_the_sinks_topic_unless_it_is_given():
     asked = {"topic": "invoices", "deduplication": "token", "tokenColumn": "t"}
-    assert WriteOptions.parse(asked).tokens == TokenOptions("t", "invoices", False)
+    assert WriteOptions.parse(asked).tokens == TokenOptions("t", "", "invoices", False)
     assert WriteOptions.parse({**asked, "tokenGroup": "g", "tokenFanOut": "true"}).tokens == TokenOptions(
-        "t", "g", True
+        "t", "", "g", True
     )
+    assert WriteOptions.parse({**asked, "tokenTopic": "orders"}).tokens == TokenOptions(
+        "t", "orders", "invoices", False
+    )
+
+
+def test_some_fields_of_the_metadata_may_be_asked_for():
+    assert read(includeMetadata=" ordinal, TOKENNUMBER").include_metadata == ("ordinal", "tokenNumber")
+    assert (read().include_metadata, read(includeMetadata="false").include_metadata) == ((), ())
+    assert read(includeMetadata="True").include_metadata[-1] == "ordinal"
 
 
 def test_one_path_in_a_list_is_one_topic():

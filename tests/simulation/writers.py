@@ -20,7 +20,7 @@ from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.testing.history import Row, Send
 from pyspark_ledger.tokens.groups import Groups
-from pyspark_ledger.tokens.ids import TokenRuns
+from pyspark_ledger.tokens.ids import NumberRuns, TokenRuns
 from tests.simulation.process import Process
 from tests.simulation.stage import LOG, OUT, TABLE
 
@@ -179,25 +179,33 @@ class Spender(Process):
         if self.position is None or self.stage.happens(0.1):
             self.position = Position(0, 0, 0)  # as if it had forgotten what it has done
         reader = Reader(self.source, self.position, "latest")
-        found = []
+        found: dict[str, int] = {}
         for record in reader:
-            if record.token is not None:
-                found.append(record.token)
+            if record.token is not None and record.token_number is not None:
+                found[record.token] = record.token_number
             if len(found) >= self.stage.chance.randint(1, 5):
                 break
         if found:
             self.spend(found)
         self.position = reader.position
 
-    def spend(self, tokens: list[str]) -> None:
+    def spend(self, tokens: dict[str, int]) -> None:
+        """Given as text and as numbers, by turns: they are the same tokens."""
         rows = [{"n": self.stage.number()} for _ in tokens]
         asked = tuple(Row(str(row["n"]), token=token) for row, token in zip(rows, tokens, strict=True))
         with self.recorder.asking(Send(topic=OUT, rows=asked, group=GROUP)) as call:
-            runs = TokenRuns()
-            runs.add(pa.array(tokens, pa.string()))
-            done = append(self.target, [rows], ByTokens(self.groups, [runs.table()]))
+            done = append(self.target, [rows], ByTokens(self.groups, [self.runs(tokens)]))
             at = [None] * len(rows) if done.duplicate else positions(done)
             call.ok(rows=tuple(Row(row.value, place, token=row.token) for row, place in zip(asked, at, strict=True)))
+
+    def runs(self, tokens: dict[str, int]) -> pa.Table:
+        if self.stage.happens(0.5):
+            numbers = NumberRuns(self.source.topic.uuid, LOG)
+            numbers.add(pa.array(tokens.values(), pa.int64()))
+            return numbers.table()
+        text = TokenRuns()
+        text.add(pa.array(tokens, pa.string()))
+        return text.table()
 
 
 def named(rows: Sequence[dict[str, Any]]) -> tuple[Row, ...]:
