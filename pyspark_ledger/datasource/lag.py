@@ -115,10 +115,11 @@ def from_progress(progress: Mapping[str, Any]) -> QueryLag:
 
 
 def _of_source(number: int, source: Mapping[str, Any]) -> Iterator[TopicLag]:
-    """Of each topic. A query that has finished nothing yet has no ``endOffset``; the first batch after a restart, which
-    was planned before, has no ``latestOffset``."""
+    """Of each topic that it reads: a topic that was taken out of the query's list keeps its part in ``endOffset``. A
+    query that has finished nothing yet has no ``endOffset``; the first batch after a restart, which was planned before,
+    has no ``latestOffset``."""
     at, latest = _topics(source.get("endOffset") or source.get("startOffset")), _topics(source.get("latestOffset"))
-    for uuid in {**latest, **at}:
+    for uuid in latest or at:
         (name, here), (newest, end) = at.get(uuid, ("", {})), latest.get(uuid, ("", {}))
         position = str(here.get("pos", ""))
         yield TopicLag(
