@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import difflib
-import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pyspark_ledger.base import names
-from pyspark_ledger.base.limits import MOST_TOPICS
-from pyspark_ledger.base.sizes import parse_size
-from pyspark_ledger.datasource.executor.reading import METADATA_TYPE
+from pyspark_ledger.datasource import option_values as values
 from pyspark_ledger.datasource.logs import FORMATS, LEVELS, LogSettings
 from pyspark_ledger.dedup.id_ranges import IdColumns
 from pyspark_ledger.errors import InvalidInput
-from pyspark_ledger.log import places
 from pyspark_ledger.log.places import Place
 
 if TYPE_CHECKING:
@@ -86,10 +81,6 @@ _NO_COLUMNS = (
 )
 
 
-def invalid(option: str, value: object, expected: str) -> InvalidInput:
-    return InvalidInput(f"option '{option}' is '{value}': {expected}", "LEDGER_INVALID_OPTION")
-
-
 def check_names(options: Mapping[str, str]) -> None:
     for name in options:
         low = name.lower()
@@ -153,27 +144,27 @@ class ReadOptions:
         check_names(options)
         given = {name.lower(): value for name, value in options.items()}
         take = _Taker(given)
-        min_rows = take("minRowsPerTrigger", _positive, None)
-        max_rows = take("maxRowsPerTrigger", _positive, None)
+        min_rows = take("minRowsPerTrigger", values.positive, None)
+        max_rows = take("maxRowsPerTrigger", values.positive, None)
         if min_rows is not None and max_rows is not None and min_rows > max_rows:
-            raise invalid("minRowsPerTrigger", min_rows, f"it must not be above maxRowsPerTrigger ({max_rows})")
+            raise values.invalid("minRowsPerTrigger", min_rows, f"it must not be above maxRowsPerTrigger ({max_rows})")
         if "subscriptiontype" in given and "subscription" not in given:
             raise InvalidInput("option 'subscriptionType' needs 'subscription'", "LEDGER_INVALID_OPTION")
         return cls(
             connection=_connection(take),
             topics=_topic_ranges(given, take),
             max_rows=max_rows,
-            max_bytes=take("maxBytesPerTrigger", _size, None),
+            max_bytes=take("maxBytesPerTrigger", values.size, None),
             min_rows=min_rows,
-            max_delay_s=take("maxTriggerDelay", _duration, 900.0),
-            columns=take("columns", _columns, None),
-            min_partitions=take("minPartitions", _positive, 1),
-            include_metadata=take("includeMetadata", _metadata, ()),
-            fail_on_data_loss=take("failOnDataLoss", _boolean, True),
-            subscription=take("subscription", _subscription, ""),
-            subscription_type=take("subscriptionType", _one_of("exclusive", "failover"), "exclusive"),
-            read_compacted=take("readCompacted", _boolean, False),
-            on_schema_change=take("onSchemaChange", _one_of("fail", "ignore"), ""),
+            max_delay_s=take("maxTriggerDelay", values.duration, 900.0),
+            columns=take("columns", values.columns, None),
+            min_partitions=take("minPartitions", values.positive, 1),
+            include_metadata=take("includeMetadata", values.metadata_fields, ()),
+            fail_on_data_loss=take("failOnDataLoss", values.boolean, True),
+            subscription=take("subscription", values.subscription_name, ""),
+            subscription_type=take("subscriptionType", values.one_of("exclusive", "failover"), "exclusive"),
+            read_compacted=take("readCompacted", values.boolean, False),
+            on_schema_change=take("onSchemaChange", values.one_of("fail", "ignore"), ""),
             logs=_logs(take),
         )
 
@@ -216,7 +207,7 @@ class WriteOptions:
             raise InvalidInput(
                 "option 'topics' is for reading: a write goes to one topic, given as 'topic'", "LEDGER_INVALID_OPTION"
             )
-        topic, mode = _topic(given), take("deduplication", _one_of("sequence", "token", "none"), "sequence")
+        topic, mode = _topic(given), take("deduplication", values.one_of("sequence", "token", "none"), "sequence")
         if mode != "sequence" and (sequence is not None or ids is not None):
             option = "sequenceId" if ids is None else "sequenceColumn"
             raise InvalidInput(
@@ -225,17 +216,17 @@ class WriteOptions:
         return cls(
             connection=_connection(take),
             topic=topic,
-            key_column=take("keyColumn", _nonempty, ""),
-            version_column=take("versionColumn", _nonempty, ""),
+            key_column=take("keyColumn", values.nonempty, ""),
+            version_column=take("versionColumn", values.nonempty, ""),
             deduplicate=mode == "sequence",
             tokens=_tokens(take, topic, mode),
-            mint_tokens=take("mintTokens", _boolean, False),
+            mint_tokens=take("mintTokens", values.boolean, False),
             producer=producer,
             sequence=sequence,
             ids=ids,
-            merge_schema=take("mergeSchema", _boolean, False),
-            compression=take("compression", _one_of("lz4", "zstd", "none"), "lz4"),
-            create_topic=take("createTopic", _boolean, None),
+            merge_schema=take("mergeSchema", values.boolean, False),
+            compression=take("compression", values.one_of("lz4", "zstd", "none"), "lz4"),
+            create_topic=take("createTopic", values.boolean, None),
             checkpoint=given.get("checkpointlocation"),
             logs=_logs(take),
         )
@@ -243,8 +234,8 @@ class WriteOptions:
 
 def _producer(take: _Taker) -> tuple[str, int | None, IdColumns | None]:
     """Who writes, and what is numbered: batches, or each record."""
-    producer, producer_column = take("producerName", _nonempty, ""), take("producerColumn", _nonempty, "")
-    sequence, sequence_column = take("sequenceId", _integer, None), take("sequenceColumn", _nonempty, "")
+    producer, producer_column = take("producerName", values.nonempty, ""), take("producerColumn", values.nonempty, "")
+    sequence, sequence_column = take("sequenceId", values.integer, None), take("sequenceColumn", values.nonempty, "")
     for wrong, problem in (
         (producer and producer_column, "options 'producerName' and 'producerColumn' exclude each other"),
         (sequence is not None and sequence_column, "options 'sequenceId' and 'sequenceColumn' exclude each other"),
@@ -265,7 +256,7 @@ def _producer(take: _Taker) -> tuple[str, int | None, IdColumns | None]:
 
 
 def _tokens(take: _Taker, topic: str, mode: str) -> TokenOptions | None:
-    column = take("tokenColumn", _nonempty, "")
+    column = take("tokenColumn", values.nonempty, "")
     if mode == "token":
         if not column:
             raise InvalidInput(
@@ -273,10 +264,10 @@ def _tokens(take: _Taker, topic: str, mode: str) -> TokenOptions | None:
                 "_metadata.token of the topic that they come from",
                 "LEDGER_INVALID_OPTION",
             )
-        group, fan_out = take("tokenGroup", _group, topic), take("tokenFanOut", _boolean, False)
-        return TokenOptions(column, take("tokenTopic", _topic_name, ""), group, fan_out)
+        group, fan_out = take("tokenGroup", values.group_name, topic), take("tokenFanOut", values.boolean, False)
+        return TokenOptions(column, take("tokenTopic", values.topic_name, ""), group, fan_out)
     for option in ("tokenColumn", "tokenTopic", "tokenGroup", "tokenFanOut"):
-        if take(option, _nonempty, ""):
+        if take(option, values.nonempty, ""):
             raise InvalidInput(f"option '{option}' needs 'deduplication=token'", "LEDGER_INVALID_OPTION")
     return None
 
@@ -292,18 +283,20 @@ class _Taker:
 
 def _connection(take: _Taker) -> Connection:
     return Connection(
-        take("zookeeper", _nonempty, None),
-        take("storage", _nonempty, None),
-        take("zookeeper.password", _nonempty, None),
+        take("zookeeper", values.nonempty, None),
+        take("storage", values.nonempty, None),
+        take("zookeeper.password", values.nonempty, None),
     )
 
 
 def _logs(take: _Taker) -> LogSettings:
-    return LogSettings.given(take("logLevel", _one_of(*LEVELS), None), take("logFormat", _one_of(*FORMATS), None))
+    return LogSettings.given(
+        take("logLevel", values.one_of(*LEVELS), None), take("logFormat", values.one_of(*FORMATS), None)
+    )
 
 
 def _topic(given: Mapping[str, str]) -> str:
-    paths = _paths(given.get("paths") or "[]")
+    paths = values.paths(given.get("paths") or "[]")
     if len(paths) > 1:
         raise InvalidInput(
             f"several topics by path: read them with option topics='{','.join(map(str, paths))}'; a write has one",
@@ -318,21 +311,10 @@ def _topic(given: Mapping[str, str]) -> str:
     return names.check_topic_name(name)
 
 
-def _paths(text: str) -> list[Any]:
-    """Spark's own spelling of .load("a", "b")."""
-    try:
-        paths = json.loads(text)
-    except (ValueError, RecursionError):
-        paths = None
-    if not isinstance(paths, list):
-        raise invalid("paths", text, "it must be a JSON list of topics' names")
-    return paths
-
-
 def _topic_ranges(given: Mapping[str, str], take: _Taker) -> tuple[TopicRange, ...]:
     """What is read of each topic."""
-    several: tuple[str, ...] | None = take("topics", _topics, None)
-    if several is not None and (given.get("topic") or given.get("path") or _paths(given.get("paths") or "[]")):
+    several: tuple[str, ...] | None = take("topics", values.topic_names, None)
+    if several is not None and (given.get("topic") or given.get("path") or values.paths(given.get("paths") or "[]")):
         raise InvalidInput("options 'topics' and 'topic' (or a path) exclude each other", "LEDGER_INVALID_OPTION")
     topics = several or (_topic(given),)
     starts = _places(take, "startingOffsets", "startingTimestamp", topics)
@@ -344,128 +326,8 @@ def _topic_ranges(given: Mapping[str, str], take: _Taker) -> tuple[TopicRange, .
 
 def _places(take: _Taker, offsets: str, timestamp: str, topics: Sequence[str]) -> list[Place | None]:
     """One end of a read, for each topic."""
-    by_offset: list[Place] | None = take(offsets, partial(_offsets, topics=topics), None)
-    by_time: Place | None = take(timestamp, _timestamp, None)
+    by_offset: list[Place] | None = take(offsets, partial(values.offsets, topics=topics), None)
+    by_time: Place | None = take(timestamp, values.timestamp, None)
     if by_offset is not None and by_time is not None:
         raise InvalidInput(f"options '{offsets}' and '{timestamp}' exclude each other", "LEDGER_INVALID_OPTION")
     return [by_time] * len(topics) if by_offset is None else list(by_offset)
-
-
-def _offsets(option: str, text: str, topics: Sequence[str]) -> list[Place]:
-    found = [_offset(option, text, topic) for topic in topics]
-    for topic, place in zip(topics, found, strict=True):
-        if len(topics) > 1 and place.position is not None and place.topic != topic:
-            raise invalid(
-                option, text, f"it says nothing of topic '{topic}'. A position belongs to one topic: for several, use "
-                "earliest, latest, a time, or an offset's JSON with all of them"
-            )  # fmt: skip
-    return found
-
-
-def _offset(option: str, text: str, topic: str) -> Place:
-    try:
-        place = places.parse_offset(text, topic)
-    except InvalidInput as wrong:
-        raise InvalidInput(f"option '{option}': {wrong.message}", wrong.code) from None
-    if place is None:
-        raise invalid(option, text, "use earliest, latest, a position such as 3:17:0, or an offset's JSON")
-    return place
-
-
-def _topics(option: str, text: str) -> tuple[str, ...]:
-    topics = tuple(part.strip() for part in text.split(","))
-    if not all(topics) or len(set(topics)) != len(topics):
-        raise invalid(option, text, "it must be topics' names, each once, with commas between")
-    if len(topics) > MOST_TOPICS:
-        raise invalid(option, f"{text[:40]}…", f"{len(topics)} topics, and a query reads {MOST_TOPICS} at most")
-    return tuple(map(names.check_topic_name, topics))
-
-
-def _timestamp(option: str, text: str) -> Place:
-    place = places.parse_time(text)
-    if place is None:
-        raise invalid(option, text, "use ISO 8601, as in 2026-11-01T00:00:00Z, or milliseconds since 1970")
-    return place
-
-
-def _integer(option: str, text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        raise invalid(option, text, "it must be a whole number") from None
-    if not -_INT64 <= number < _INT64:
-        raise invalid(option, text, "it must be a number of 64 bits")
-    return number
-
-
-def _positive(option: str, text: str) -> int:
-    number = _integer(option, text)
-    if number < 1:
-        raise invalid(option, text, "it must be at least 1")
-    return number
-
-
-def _size(option: str, text: str) -> int:
-    size = parse_size(text)
-    if size is None:
-        raise invalid(option, text, "it must be a number of bytes, as in 67108864 or 64m")
-    return size
-
-
-def _duration(option: str, text: str) -> float:
-    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h)?", text.strip().lower())
-    if match is None:
-        raise invalid(option, text, "it must be a duration, as in 500ms, 30s, 15m or 1h")
-    return float(match[1]) * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}[match[2] or "s"]
-
-
-def _boolean(option: str, text: str) -> bool:
-    if text.strip().lower() not in ("true", "false"):
-        raise invalid(option, text, "it must be true or false")
-    return text.strip().lower() == "true"
-
-
-def _metadata(option: str, text: str) -> tuple[str, ...]:
-    """Which fields of it: ``true`` stands for all."""
-    fields = METADATA_TYPE.names
-    if text.strip().lower() in ("true", "false"):
-        return tuple(fields) if _boolean(option, text) else ()
-    known = {name.lower(): name for name in fields}
-    asked = [name.strip().lower() for name in text.split(",")]
-    if not all(name in known for name in asked):
-        raise invalid(option, text, f"it must be true or false, or some of the fields {', '.join(fields)}")
-    return tuple(known[name] for name in asked)
-
-
-def _nonempty(option: str, text: str) -> str:
-    if not text.strip():
-        raise invalid(option, text, "it must not be empty")
-    return text.strip()
-
-
-def _subscription(_: str, text: str) -> str:
-    return names.check_subscription_name(text.strip())
-
-
-def _topic_name(_: str, text: str) -> str:
-    return names.check_topic_name(text.strip())
-
-
-def _group(_: str, text: str) -> str:
-    return names.check_group_name(text.strip())
-
-
-def _columns(option: str, text: str) -> tuple[str, ...]:
-    columns = tuple(part.strip() for part in text.split(","))
-    if not all(columns) or len(set(columns)) != len(columns):
-        raise invalid(option, text, "it must be column names, each once, with commas between")
-    return columns
-
-
-def _one_of(*allowed: str) -> Callable[[str, str], str]:
-    def parse(option: str, text: str) -> str:
-        if text.strip().lower() not in allowed:
-            raise invalid(option, text, f"it must be one of {', '.join(allowed)}")
-        return text.strip().lower()
-
-    return parse
