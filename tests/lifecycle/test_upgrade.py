@@ -249,7 +249,7 @@ def test_gc_keeps_a_generation_that_the_old_gc_has_seen_again_and_again(namespac
 def test_a_checkpoint_of_the_old_code_goes_on(old, name):
     """I7: a batch that was logged and not committed reads the same; after it come the records that nobody has read."""
     from pyspark_ledger.datasource.options import ReadOptions
-    from pyspark_ledger.datasource.planning import topic_schema
+    from pyspark_ledger.datasource.read_schema import topic_schema
     from pyspark_ledger.datasource.stream_reader import LedgerStreamReader
 
     namespace, said = old
