@@ -118,7 +118,7 @@ def _of_source(number: int, source: Mapping[str, Any]) -> Iterator[TopicLag]:
     """Of each topic. A query that has finished nothing yet has no ``endOffset``; the first batch after a restart, which
     was planned before, has no ``latestOffset``."""
     at, latest = _topics(source.get("endOffset") or source.get("startOffset")), _topics(source.get("latestOffset"))
-    for uuid in {**latest, **at}:
+    for uuid in latest or at:  # a topic that was taken out of the list has a place in the checkpoint, and no end
         (name, here), (newest, end) = at.get(uuid, ("", {})), latest.get(uuid, ("", {}))
         position = str(here.get("pos", ""))
         yield TopicLag(

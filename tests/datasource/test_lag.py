@@ -80,6 +80,21 @@ def test_the_difference_of_two_offsets_is_the_lag(world):
     assert (one.bytes, one.seconds) == (None, None)  # an offset does not say
 
 
+def test_a_topic_that_was_taken_out_of_the_list_is_nothing_to_be_behind_of(world, client):
+    """Its place stays in the checkpoint. Nobody reads it, so what it gets is no lag."""
+    client.create_topic("left", SCHEMA)
+    append(namespace_of(client).log("left"), 0)
+    both = WorldQuery(world, topics="t,left")
+    both.batch()
+    append(world.log(), 1)
+    append(namespace_of(client).log("left"), 2, 3, 4)
+    query = WorldQuery(world, topics="t", offset=both.offset)
+    query.batch()
+    assert query.offset["topics"].keys() == {"t", "left"}
+    for found in (lag(progress(source(query))), lag(progress(source(query)), client)):
+        assert ([each.topic for each in found.topics], found.records) == (["t"], 0)
+
+
 def test_after_a_reset_and_over_what_a_read_may_not_take_it_counts_the_records_of_the_log(world):
     for number in range(6):
         append(world.log(), number)
