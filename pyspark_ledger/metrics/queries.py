@@ -34,7 +34,7 @@ def export(
         return "", lambda: used.unregister(collector)
     try:
         server, _ = start_http_server(port, host, used)
-    except OSError as error:
+    except (OSError, OverflowError) as error:  # the second: a port above 65535
         used.unregister(collector)
         raise InvalidInput(
             f"cannot listen on {host}:{port} ({error}): choose another port or host", "LEDGER_PORT_IN_USE"

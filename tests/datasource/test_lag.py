@@ -274,6 +274,24 @@ def test_metrics_without_prometheus_client_and_a_port_that_is_taken_are_refused(
     LagListener()  # not asked for, not needed
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"every_s": 0}, {"every_s": -1}, {"every_s": "10"}, {"every_s": float("nan")}, {"zookeeper": 9465}]
+)
+def test_a_listener_that_would_never_rest_or_look_elsewhere_is_refused(wrong):
+    with pytest.raises(InvalidInput, match=f"LEDGER_INVALID_INPUT.*{next(iter(wrong))} is"):
+        LagListener(**wrong)
+    with pytest.raises(InvalidInput, match=r"LEDGER_PORT_IN_USE.*0-65535"):
+        LagListener(port=99_999)
+
+
+def test_what_is_no_query_is_told_and_a_query_without_progress_has_no_lag():
+    assert lag(None) is None  # as lastProgress is before the first batch
+    assert lag(SimpleNamespace(lastProgress=None)) is None
+    for wrong in ({}, "billing", 7):
+        with pytest.raises(InvalidInput, match=r"LEDGER_INVALID_INPUT.*lag\(\): "):
+            lag(wrong)
+
+
 # -- on Spark -----------------------------------------------------------------------------------------------------
 
 
