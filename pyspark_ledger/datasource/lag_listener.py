@@ -92,8 +92,9 @@ class LagListener(StreamingQueryListener):
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(_TIMEOUT_S)
-        if self._export is not None:
-            self._export.close()
+        export, self._export = self._export, None  # once, however often this is called
+        if export is not None:
+            export.close()
         self._topics.close()
 
     # -- what Spark says: on the thread that tells all listeners, so nothing here waits or fails ----------------

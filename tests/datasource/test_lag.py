@@ -267,6 +267,12 @@ def test_metrics_without_prometheus_client_and_a_port_that_is_taken_are_refused(
         taken = LagListener(port=0)
         LagListener(port=int(taken.url.split(":")[2].partition("/")[0]))
     taken.close()
+    taken.close()  # does no harm
+    shared = CollectorRegistry(auto_describe=True)  # as prometheus_client.REGISTRY is
+    first = LagListener(registry=shared)
+    with pytest.raises(InvalidInput, match="from another LagListener"):
+        LagListener(registry=shared)
+    first.close()
     monkeypatch.delitem(sys.modules, "pyspark_ledger.metrics.queries")
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(InvalidInput, match=r"LEDGER_NOT_INSTALLED.*pyspark-ledger\[metrics\]"):
