@@ -141,7 +141,7 @@ class StreamPlanner:
         except (NotFound, InvalidInput) as error:
             if error.code not in _TOPIC_IS_GONE:
                 raise
-        lost = f"the batch was planned with records of topic '{name}', which was taken out of 'topics' and deleted since"
+        lost = f"the batch was planned with records of topic '{name}', which has left 'topics' and was deleted since"
         if self._options.fail_on_data_loss:
             raise NotFound(
                 f"{lost}. To go on without these records, set failOnDataLoss=false, or start with a new checkpoint",

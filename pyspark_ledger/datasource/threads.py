@@ -31,6 +31,8 @@ def activate(spark: SparkSession) -> None:
             f"activate(): {spark!r} is no session. SparkSession.getActiveSession() is None in a new thread: hand the "
             "session over from the thread that made it"
         )
+    if spark.sparkContext._jsc is None:
+        raise InvalidInput("activate(): the session was stopped: hand over one that runs")
     sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
     of_a_query = spark.sparkContext.getLocalProperty("sql.streaming.queryId") is not None
     if of_a_query and sessions.getActiveSession().isDefined():

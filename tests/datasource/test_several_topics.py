@@ -170,7 +170,7 @@ def test_a_batch_of_a_topic_that_was_taken_out_and_deleted_is_an_error_with_a_wa
     if made_again:
         shop.topics["b"] = shop.make("b")
         shop.add("b", 299)
-    with pytest.raises(NotFound, match=r"LEDGER_TOPIC_DELETED.*topic 'b'.*taken out.*failOnDataLoss=false"):
+    with pytest.raises(NotFound, match=r"LEDGER_TOPIC_DELETED.*topic 'b'.*has left.*failOnDataLoss=false"):
         ShopQuery(shop, "a", offset=end).read(start, end)
     assert ShopQuery(shop, "a", offset=end, failOnDataLoss="false").read(start, end) == [100, 101, 102]
     assert "going on without them" in caplog.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -81,3 +82,5 @@ def test_no_session_is_an_error_and_not_passed_over():
     for wrong in (None, "spark"):
         with pytest.raises(InvalidInput, match=r"is no session.*hand the session over"):
             activate(wrong)
+    with pytest.raises(InvalidInput, match="was stopped"):
+        activate(SimpleNamespace(_jsparkSession=object(), sparkContext=SimpleNamespace(_jsc=None)))
