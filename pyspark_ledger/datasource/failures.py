@@ -63,7 +63,7 @@ def error(raised: BaseException | None) -> Failure | None:
         found = _in_text(str(raised))
         if found is not None:
             return found
-        raised = raised.__cause__ or raised.__context__
+        raised = raised.__cause__ or (None if raised.__suppress_context__ else raised.__context__)
     return None
 
 

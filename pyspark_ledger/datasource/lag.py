@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark_ledger.datasource.offsets import is_initial
+from pyspark_ledger.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pyspark_ledger.client import LedgerClient
@@ -88,17 +89,20 @@ class QueryLag:
         return max(known, default=0.0) if len(known) == len(self.topics) else None
 
 
-def lag(query: HasProgress | Mapping[str, Any], client: LedgerClient | None = None) -> QueryLag | None:
+def lag(query: HasProgress | Mapping[str, Any] | None, client: LedgerClient | None = None) -> QueryLag | None:
     """How far a query is behind its topics; None if it has finished no batch yet.
 
     :param query: a streaming query, or what its ``lastProgress`` or a listener says, also as a dict of its JSON.
     :param client: with one, the topics are looked at: how far behind they are now, also in seconds and bytes. Without,
         it is what Spark has said when the last batch was planned, in records.
+    :raises InvalidInput: it is none of these.
     :raises Unavailable: there is a client, and ZooKeeper or the storage does not answer.
     """
-    progress = query if isinstance(query, Mapping) else query.lastProgress
+    progress = query if query is None or isinstance(query, Mapping) else _last_progress(query)
     if progress is None:
         return None
+    if "sources" not in progress:
+        raise InvalidInput("lag(): this dict is no progress of a streaming query: it has no 'sources'")
     found = from_progress(progress)
     if client is None:
         return found
@@ -106,6 +110,15 @@ def lag(query: HasProgress | Mapping[str, Any], client: LedgerClient | None = No
     from pyspark_ledger.datasource.lag_topics import TopicsAtHand
 
     return TopicsAtHand(namespace_of(client)).measured(found)
+
+
+def _last_progress(query: HasProgress) -> Mapping[str, Any] | None:
+    try:
+        return query.lastProgress
+    except AttributeError:
+        raise InvalidInput(
+            f"lag(): a {type(query).__name__} is no streaming query: give what .start() has returned, or its progress"
+        ) from None
 
 
 def from_progress(progress: Mapping[str, Any]) -> QueryLag:

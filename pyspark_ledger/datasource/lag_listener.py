@@ -60,8 +60,10 @@ class LagListener(StreamingQueryListener):
         :param port: serves metrics to Prometheus there; 0: any that is free.
         :param host: and at this address; 0.0.0.0 shows them to everybody.
         :param registry: or adds them to a registry that is served already.
-        :raises InvalidInput: metrics are asked for and prometheus-client is not installed, or the port is taken.
+        :raises InvalidInput: metrics are asked for and prometheus-client is not installed, or the port is taken; or an
+            argument is not what it must be.
         """
+        _check(zookeeper, every_s)
         self._topics = _Topics(zookeeper, password)
         self._every_s = every_s
         self._progress: dict[str, QueryLag] = {}  # of each run, what Spark has said last
@@ -90,8 +92,9 @@ class LagListener(StreamingQueryListener):
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(_TIMEOUT_S)
-        if self._export is not None:
-            self._export.close()
+        export, self._export = self._export, None  # once, however often this is called
+        if export is not None:
+            export.close()
         self._topics.close()
 
     # -- what Spark says: on the thread that tells all listeners, so nothing here waits or fails ----------------
@@ -167,6 +170,14 @@ class LagListener(StreamingQueryListener):
                 for name, value in (("records", each.records), ("bytes", each.bytes), ("seconds", each.seconds)):
                     if value is not None:
                         yield f"ledger_query_lag_{name}", labels, value
+
+
+def _check(zookeeper: str | LedgerClient | None, every_s: float) -> None:
+    """Else the thread would find out, and end or never rest."""
+    if not isinstance(zookeeper, str | LedgerClient | None):
+        raise InvalidInput(f"LagListener: zookeeper is {zookeeper!r}: give an address as text, or a LedgerClient")
+    if not isinstance(every_s, int | float) or not 0 < every_s <= threading.TIMEOUT_MAX:
+        raise InvalidInput(f"LagListener: every_s is {every_s!r}: it must be a number of seconds above 0")
 
 
 class _Topics:

@@ -29,6 +29,8 @@ def read(source: DataFrame | str, *, spark: SparkSession | None = None, stream: 
         return Narrow(session, {**options, "topic": source}, stream=stream)
     if options or spark is not None or stream:
         raise InvalidInput("read(): a DataFrame has its options and its session; give none beside it")
+    if not isinstance(source, DataFrame):
+        raise InvalidInput(f"read(): give a topic's name or a DataFrame, not a {type(source).__name__}")
     relation = _relation(source)
     found = getattr(relation, _RELATIONS[str(relation.nodeName())])().asCaseSensitiveMap()
     return Narrow(source.sparkSession, dict(found), stream=source.isStreaming)

@@ -19,11 +19,14 @@ from pyspark_ledger.datasource.fairness import fair_shares
 from pyspark_ledger.datasource.goodbye import on_sigterm
 from pyspark_ledger.datasource.offsets import INITIAL
 from pyspark_ledger.datasource.options import ReadOptions, TopicRange
-from pyspark_ledger.datasource.planning import share_out
+from pyspark_ledger.datasource.planning import TopicRead, share_out
 from pyspark_ledger.datasource.read_schema import check_asked_schema
 from pyspark_ledger.datasource.topic_planner import Outlook, Share, TopicPlanner
+from pyspark_ledger.errors import InvalidInput, NotFound
 
 logger = logging.getLogger(__name__)
+
+_TOPIC_IS_GONE = ("LEDGER_TOPIC_DELETED", "LEDGER_TOPIC_NOT_FOUND", "LEDGER_TOPIC_RECREATED")
 
 
 class StreamPlanner:
@@ -75,8 +78,10 @@ class StreamPlanner:
         self._tell_replay(before, after)
         reads = []
         for name, part in after.items():
-            if name in listed or before.get(name) != part:
-                reads.append((listed.get(name) or self._left_topic(name)).read(_named(before, name), (name, part)))
+            if name in listed:
+                reads.append(listed[name].read(_named(before, name), (name, part)))
+            elif before.get(name) != part:
+                reads.append(self._read_left(name, _named(before, name), part))
         return share_out([read for read in reads if read is not None], self._options.min_partitions)
 
     def _tell_replay(self, before: dict[str, Any], after: dict[str, Any]) -> None:
@@ -126,12 +131,24 @@ class StreamPlanner:
         for topic in self.topics:
             topic.leave()
 
-    def _left_topic(self, name: str) -> TopicPlanner:
+    def _read_left(self, name: str, before: tuple[str, Any] | None, part: Any) -> TopicRead | None:
         """A batch that Spark has logged is read as it was planned, also what it has of a topic that is no longer in the
         list. Nobody is attached to its subscription for that."""
         if name not in self._left:
             self._left[name] = TopicPlanner(self._options, TopicRange(name), self._schema, follows=False)
-        return self._left[name]
+        try:
+            return self._left[name].read(before, (name, part))
+        except (NotFound, InvalidInput) as error:
+            if error.code not in _TOPIC_IS_GONE:
+                raise
+        lost = f"the batch was planned with records of topic '{name}', which has left 'topics' and was deleted since"
+        if self._options.fail_on_data_loss:
+            raise NotFound(
+                f"{lost}. To go on without these records, set failOnDataLoss=false, or start with a new checkpoint",
+                "LEDGER_TOPIC_DELETED",
+            )
+        logger.warning("%s; going on without them, because failOnDataLoss is false", lost)
+        return None
 
     # -- documents -----------------------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark_ledger.errors import InvalidInput
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -22,8 +24,15 @@ def activate(spark: SparkSession) -> None:
     ...     pool.map(write, frames)
     """
     session = getattr(spark, "_jsparkSession", None)
-    if session is None:  # of Spark Connect, whose server does this itself
+    if type(spark).__module__.startswith("pyspark.sql.connect"):  # whose server does this itself
         return
+    if session is None:
+        raise InvalidInput(
+            f"activate(): {spark!r} is no session. SparkSession.getActiveSession() is None in a new thread: hand the "
+            "session over from the thread that made it"
+        )
+    if spark.sparkContext._jsc is None:
+        raise InvalidInput("activate(): the session was stopped: hand over one that runs")
     sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
     of_a_query = spark.sparkContext.getLocalProperty("sql.streaming.queryId") is not None
     if of_a_query and sessions.getActiveSession().isDefined():

@@ -29,12 +29,15 @@ def export(
     """Adds the samples to the registry, or to one of their own, and serves it if there is a port. Returns the address,
     and a function that undoes it all."""
     collector, used = QueryCollector(samples), registry or CollectorRegistry()
-    used.register(collector)
+    try:
+        used.register(collector)
+    except ValueError:
+        raise InvalidInput("the registry has these metrics already, from another LagListener: one is enough") from None
     if port is None:
         return "", lambda: used.unregister(collector)
     try:
         server, _ = start_http_server(port, host, used)
-    except OSError as error:
+    except (OSError, OverflowError) as error:  # the second: a port above 65535
         used.unregister(collector)
         raise InvalidInput(
             f"cannot listen on {host}:{port} ({error}): choose another port or host", "LEDGER_PORT_IN_USE"

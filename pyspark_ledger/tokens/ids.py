@@ -137,6 +137,7 @@ class NumberRuns:
     def __init__(self, uuid: str, topic: str, where: str = "tokenColumn") -> None:
         self._uuid, self._topic, self._where = uuid, topic, where
         self._first = first_number(uuid)
+        self._end = self._first + (1 << 61)  # no topic has so many, and so nothing below overflows
         self._rows = 0
         self._runs: list[tuple[pa.Array, pa.Array]] = []
 
@@ -145,8 +146,10 @@ class NumberRuns:
             return
         if numbers.null_count:
             raise _no_token(self._where, self._rows + pc.index(pc.is_null(numbers), True).as_py())
-        if pc.min(numbers).as_py() < self._first:
-            row = pc.index(pc.less(numbers, self._first), True).as_py()
+        bounds = pc.min_max(numbers).as_py()
+        if bounds["min"] < self._first or bounds["max"] >= self._end:
+            strange = pc.or_(pc.less(numbers, self._first), pc.greater_equal(numbers, self._end))
+            row = pc.index(strange, True).as_py()
             where = f"{self._where}, row {self._rows + row} (of its task, from 0): "
             raise not_a_token(numbers[row].as_py(), self._topic, where)
         start = numbers[0].as_py()

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.hosts import collect_hosts
+from kazoo.protocol.serialization import Auth, Connect
 from kazoo.protocol.states import KeeperState
 from kazoo.security import CREATOR_ALL_ACL
 
@@ -25,6 +26,24 @@ from pyspark_ledger.base.clock import SYSTEM_CLOCK, Deadline
 from pyspark_ledger.errors import InvalidInput, Unavailable
 
 logger = logging.getLogger(__name__)
+
+
+class _NoSecrets(logging.Filter):
+    """At level debug kazoo logs its requests as they are, also the one with the password. Whoever reads a log is not to
+    have that, nor what would let him go on with a session."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(f"{type(each).__name__}(…)" if _is_secret(each) else each for each in record.args)
+        return "session_passwd" not in str(record.msg)
+
+
+def _is_secret(shown: object) -> bool:
+    return isinstance(shown, Auth | Connect)
+
+
+_kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
+_kazoo_logger.addFilter(_NoSecrets())
 
 # A server that comes back is noticed within this time; kazoo's own default is a minute.
 _RECONNECT_MAX_S = 2.0
@@ -113,7 +132,7 @@ class Connection:
             timeout=address.session_timeout_s,
             auth_data=[("digest", address.password)] if address.password else None,
             default_acl=CREATOR_ALL_ACL if address.password else None,
-            logger=logging.getLogger(f"{__name__}.kazoo"),
+            logger=_kazoo_logger,
             connection_retry={"max_tries": -1, "max_delay": _RECONNECT_MAX_S},
         )
         self.client.add_listener(self._state_changed)

@@ -210,6 +210,16 @@ def test_what_a_job_made_of_an_error_still_tells_its_code() -> None:
     assert str(told) == "[LEDGER_UNAVAILABLE] ZooKeeper does not answer"
 
 
+def test_an_error_that_a_job_has_dealt_with_is_not_told() -> None:
+    """``raise ... from None`` says that it has nothing to do with the one before."""
+    with pytest.raises(ValueError, match="a wrong amount") as raised:
+        try:
+            raise Unavailable("ZooKeeper does not answer")
+        except Unavailable:
+            raise ValueError("a wrong amount") from None
+    assert error(raised.value) is None
+
+
 @pytest.mark.parametrize("raised", [None, ValueError("[TABLE_OR_VIEW_NOT_FOUND] no table"), RuntimeError()])
 def test_what_is_not_ours_is_none(raised: BaseException | None) -> None:
     assert error(raised) is None

@@ -81,6 +81,21 @@ def test_the_difference_of_two_offsets_is_the_lag(world):
     assert (one.bytes, one.seconds) == (None, None)  # an offset does not say
 
 
+def test_a_topic_that_was_taken_out_of_the_list_is_nothing_to_be_behind_of(world, client):
+    """Its place stays in the checkpoint. Nobody reads it, so what it gets is no lag."""
+    client.create_topic("left", SCHEMA)
+    append(namespace_of(client).log("left"), 0)
+    both = WorldQuery(world, topics="t,left")
+    both.batch()
+    append(world.log(), 1)
+    append(namespace_of(client).log("left"), 2, 3, 4)
+    query = WorldQuery(world, topics="t", offset=both.offset)
+    query.batch()
+    assert query.offset["topics"].keys() == {"t", "left"}
+    for found in (lag(progress(source(query))), lag(progress(source(query)), client)):
+        assert ([each.topic for each in found.topics], found.records) == (["t"], 0)
+
+
 def test_after_a_reset_and_over_what_a_read_may_not_take_it_counts_the_records_of_the_log(world):
     for number in range(6):
         append(world.log(), number)
@@ -261,11 +276,35 @@ def test_metrics_without_prometheus_client_and_a_port_that_is_taken_are_refused(
         taken = LagListener(port=0)
         LagListener(port=int(taken.url.split(":")[2].partition("/")[0]))
     taken.close()
+    taken.close()  # does no harm
+    shared = CollectorRegistry(auto_describe=True)  # as prometheus_client.REGISTRY is
+    first = LagListener(registry=shared)
+    with pytest.raises(InvalidInput, match="from another LagListener"):
+        LagListener(registry=shared)
+    first.close()
     monkeypatch.delitem(sys.modules, "pyspark_ledger.metrics.queries")
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(InvalidInput, match=r"LEDGER_NOT_INSTALLED.*pyspark-ledger\[metrics\]"):
         LagListener(port=0)
     LagListener()  # not asked for, not needed
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"every_s": 0}, {"every_s": -1}, {"every_s": "10"}, {"every_s": float("nan")}, {"zookeeper": 9465}]
+)
+def test_a_listener_that_would_never_rest_or_look_elsewhere_is_refused(wrong):
+    with pytest.raises(InvalidInput, match=f"LEDGER_INVALID_INPUT.*{next(iter(wrong))} is"):
+        LagListener(**wrong)
+    with pytest.raises(InvalidInput, match=r"LEDGER_PORT_IN_USE.*0-65535"):
+        LagListener(port=99_999)
+
+
+def test_what_is_no_query_is_told_and_a_query_without_progress_has_no_lag():
+    assert lag(None) is None  # as lastProgress is before the first batch
+    assert lag(SimpleNamespace(lastProgress=None)) is None
+    for wrong in ({}, "billing", 7):
+        with pytest.raises(InvalidInput, match=r"LEDGER_INVALID_INPUT.*lag\(\): "):
+            lag(wrong)
 
 
 # -- on Spark -----------------------------------------------------------------------------------------------------

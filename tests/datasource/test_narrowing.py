@@ -45,6 +45,8 @@ def test_a_select_reads_only_what_it_needs(spark, namespace, storage_root, tmp_p
 
 
 def test_with_spark_connect_names_are_needed(monkeypatch):
+    with pytest.raises(InvalidInput, match="a topic's name or a DataFrame, not a NoneType"):
+        read(None)
     monkeypatch.setattr(narrowing, "_analyzed", lambda _: None)
     with pytest.raises(InvalidInput, match=r"does not show how it was loaded: give the topic"):
         narrowing._relation(None)

@@ -20,7 +20,7 @@ from pyspark_ledger.cursors.revision import RevisionController
 from pyspark_ledger.datasource import offsets
 from pyspark_ledger.datasource.fairness import fair_shares
 from pyspark_ledger.datasource.options import ReadOptions, WriteOptions
-from pyspark_ledger.errors import Conflict, InvalidInput
+from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import EntryWriter
 from pyspark_ledger.log import topics
@@ -160,6 +160,20 @@ def test_a_batch_of_a_topic_that_was_taken_out_reads_nothing_if_a_reset_has_disc
     without = ShopQuery(shop, "a", offset=end, subscription="s")
     assert without.read(start, end) == [100, 101, 102]
     without.stop()
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_a_batch_of_a_topic_that_was_taken_out_and_deleted_is_an_error_with_a_way_on(shop, made_again, caplog):
+    query = ShopQuery(shop)
+    start, end = query.plan()
+    topics.delete_topic(shop.metadata(), "b")
+    if made_again:
+        shop.topics["b"] = shop.make("b")
+        shop.add("b", 299)
+    with pytest.raises(NotFound, match=r"LEDGER_TOPIC_DELETED.*topic 'b'.*has left.*failOnDataLoss=false"):
+        ShopQuery(shop, "a", offset=end).read(start, end)
+    assert ShopQuery(shop, "a", offset=end, failOnDataLoss="false").read(start, end) == [100, 101, 102]
+    assert "going on without them" in caplog.text
 
 
 def test_a_checkpoint_of_none_of_the_topics_is_another_query_s(shop):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pyspark_ledger import activate
+from pyspark_ledger.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,3 +75,12 @@ def test_threads_of_a_pool_write_and_run_queries_side_by_side(job: Job) -> None:
         for each in done:
             each.result()
     assert [job.count(topic) for topic in ("copied", "written", "one", "other", "one-again", "other-again")] == [3] * 6
+
+
+def test_no_session_is_an_error_and_not_passed_over():
+    """As ``SparkSession.getActiveSession()`` gives in a thread of its own: the write would not find its sink."""
+    for wrong in (None, "spark"):
+        with pytest.raises(InvalidInput, match=r"is no session.*hand the session over"):
+            activate(wrong)
+    with pytest.raises(InvalidInput, match="was stopped"):
+        activate(SimpleNamespace(_jsparkSession=object(), sparkContext=SimpleNamespace(_jsc=None)))

@@ -85,11 +85,14 @@ def test_what_is_no_number_of_the_topic_is_found_by_the_task_and_names_the_row()
         (None, r"LEDGER_NO_TOKEN.*row 3 .*mintTokens"),
         (9, r"LEDGER_INVALID_TOKEN.*row 3 .*number 9 is no token of topic 'orders'"),
         (-(1 << 63), r"LEDGER_INVALID_TOKEN.*row 3"),
+        ((1 << 63) - 1, r"LEDGER_INVALID_TOKEN.*row 3"),
     ):
         runs = NumberRuns(uuid, "orders")
         runs.add(pa.array([10, 11]))
         with pytest.raises(InvalidInput, match=words):
             runs.add(pa.array([12, bad], pa.int64()))
+        with pytest.raises(InvalidInput):
+            runs.add(pa.array([bad, 12], pa.int64()))
 
 
 @pytest.mark.parametrize(

@@ -281,6 +281,17 @@ def connection_alive(store: ZooKeeperMetadata) -> bool:
     return bool(store._lease._share().client.connected)
 
 
+def test_no_level_of_the_log_shows_a_password_or_the_secret_of_a_session(namespace: str, caplog) -> None:
+    caplog.set_level(1, "pyspark_ledger")  # kazoo has one below debug
+    owner = ZooKeeperMetadata(namespace, password="me:do-not-show")
+    owner.sync()
+    owner.close()
+    assert "Auth(…)" in caplog.text
+    assert "Connect(…)" in caplog.text
+    assert "do-not-show" not in caplog.text
+    assert "passwd" not in caplog.text
+
+
 def test_a_wrong_password_is_said_to_be_wrong(namespace: str) -> None:
     owner = ZooKeeperMetadata(namespace, password="me:secret")
     owner.transact([Create(KEY, Namespace("mine", 0))])
