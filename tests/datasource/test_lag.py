@@ -138,15 +138,6 @@ def test_all_ledgers_of_a_query_count_and_nothing_else_does():
     assert lag(progress(*rest)).records == 0
 
 
-def test_a_topic_that_was_taken_out_of_the_list_does_not_count():
-    here, there = {"id": "u1", "pos": "0:1:0", "records": 1}, {"id": "u2", "pos": "0:9:0", "records": 9}
-    told = {"endOffset": {"topics": {"a": here, "left": there}, "v": 2}}
-    told["latestOffset"] = {"topics": {"a": {**here, "pos": "0:4:0", "records": 4}}, "v": 2}
-    found = lag(progress(told))
-    assert [(each.topic, each.records) for each in found.topics] == [("a", 3)]
-    assert found.records == 3
-
-
 def test_a_query_that_has_said_little_yet_is_behind_by_nobody_knows_what(world, client):
     append(world.log(), 1, 2)
     query = WorldQuery(world)
