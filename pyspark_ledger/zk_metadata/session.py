@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.hosts import collect_hosts
+from kazoo.protocol.serialization import Auth, Connect
 from kazoo.protocol.states import KeeperState
 from kazoo.security import CREATOR_ALL_ACL
 
@@ -97,6 +98,11 @@ def _all_refuse(servers: str) -> bool:
     return True
 
 
+def _tells_no_password(line: logging.LogRecord) -> bool:
+    """At level debug kazoo logs every request, also those that have the user's password, or the session's."""
+    return not any(isinstance(each, Auth | Connect) for each in line.args or ())
+
+
 class Connection:
     """A client that was started, and what is known about its sessions."""
 
@@ -108,12 +114,14 @@ class Connection:
         self.dead = False
         self._refused_since: float | None = None
         self._servers = address.servers
+        kazoo = logging.getLogger(f"{__name__}.kazoo")
+        kazoo.addFilter(_tells_no_password)
         self.client: Any = KazooClient(
             hosts=address.servers,
             timeout=address.session_timeout_s,
             auth_data=[("digest", address.password)] if address.password else None,
             default_acl=CREATOR_ALL_ACL if address.password else None,
-            logger=logging.getLogger(f"{__name__}.kazoo"),
+            logger=kazoo,
             connection_retry={"max_tries": -1, "max_delay": _RECONNECT_MAX_S},
         )
         self.client.add_listener(self._state_changed)
