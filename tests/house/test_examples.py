@@ -143,6 +143,10 @@ def test_the_notebook_runs_from_the_first_cell_to_the_last(tmp_path: Path) -> No
     assert printed.count("[100, 101, 102, 103, 104, 105]\n") == 2
     assert "only the new:    [250]" in printed
     assert "trades of ABC: 4" in printed
+    assert [int(number) for number in re.findall(r"(\d) records behind", printed)] == [3, 0]
+    assert "now, while it is stopped: 1" in printed
+    assert re.findall(r"\| *(abc|trades)\| *(\d)\|", printed) == [("abc", "4"), ("trades", "8")]
+    assert "symbols: ['ABC', 'XYZ']" in printed
     assert list(tmp_path.iterdir()) == []
 
 

@@ -106,7 +106,9 @@ def show_a_query() -> None:
     command("cursors", "list", "orders")
     take(f"/StreamingQuery/statistics/?id={query.runId}", "statistics.png", 1290)
     show_an_error()
-    take("/StreamingQuery/", "queries.png", 660)
+    take("/StreamingQuery/", "queries.png", 720)
+    with urllib.request.urlopen(f"{spark.sparkContext.uiWebUrl}/StreamingQuery/", timeout=10) as answer:
+        say("the code is below +details", "LEDGER_POSITION_PAST_END" in answer.read().decode())
     query.stop()
     query.awaitTermination(30)
 
@@ -114,6 +116,8 @@ def show_a_query() -> None:
 def show_a_batch() -> None:
     orders = spark.read.format("ledger").options(**where).load("orders")
     spark.sparkContext.setJobDescription("orders of each customer")
+    for chosen in (orders.select("customer"), read(orders).select("customer")):
+        say("explain()", chosen._jdf.queryExecution().executedPlan().toString())
     read(orders).select("customer").groupBy("customer").count().collect()
     newest = spark._jsparkSession.sharedState().statusStore().executionsList().last().executionId()
     time.sleep(2)  # Spark's UI is told a little later
@@ -129,7 +133,7 @@ def show_an_error() -> None:
     stream = (
         spark.readStream.format("ledger").options(**where, logLevel="debug", startingOffsets="99:0:0").load("orders")
     )
-    query = stream.writeStream.format("noop").option("checkpointLocation", f"{folder}/wrong").start()
+    query = stream.writeStream.queryName("audit").format("noop").option("checkpointLocation", f"{folder}/wrong").start()
     try:
         query.awaitTermination(60)
     except Exception as raised:
