@@ -93,12 +93,12 @@ def show_a_query() -> None:
     bills = both.load().selectExpr("order_id", "cents / 100 AS amount", "_metadata.topic AS why")
     sink = bills.writeStream.queryName("billing").format("ledger").options(**where, logLevel="info")
     query = sink.option("checkpointLocation", f"{folder}/checkpoint").trigger(processingTime="1 second").start("bills")
-    wait_for(query, 5)
-    say("lag(query), after the start", lag(query))
+    wait_for(query, 10)
+    progress, now = query.lastProgress, lag(query, client)
+    say("query.lastProgress", json.dumps(json.loads(progress.json), indent=2))
+    say("lag(query)", lag(progress))
+    say("lag(query, client)", now)
     wait_for(query, 40)
-    say("query.lastProgress", json.dumps(json.loads(query.lastProgress.json), indent=2))
-    say("lag(query)", lag(query))
-    say("lag(query, client)", lag(query, client))
     with urllib.request.urlopen(listener.url, timeout=10) as answer:
         lines = answer.read().decode().splitlines()
     say("the listener's metrics", "\n".join(line for line in lines if line.startswith("ledger_query")))
@@ -129,7 +129,7 @@ def show_an_error() -> None:
         spark.read.format("ledger").options(**where).load("oders").show()
     except Exception as raised:
         say("an error as Spark shows it", str(raised)[:900])
-        say("error(raised)", error(raised))
+        say("error(raised)", repr(error(raised)))
     stream = (
         spark.readStream.format("ledger").options(**where, logLevel="debug", startingOffsets="99:0:0").load("orders")
     )
@@ -138,7 +138,7 @@ def show_an_error() -> None:
         query.awaitTermination(60)
     except Exception as raised:
         say("an error of a stream", str(raised)[:1200])
-        say("error(raised)", error(raised))
+        say("error(raised)", repr(error(raised)))
 
 
 logging.basicConfig(stream=sys.stdout, format="%(asctime)s %(levelname)s %(name)s %(message)s")
