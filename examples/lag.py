@@ -50,12 +50,13 @@ def kill_the_planner() -> None:
 
 def watch(what: str, until: Callable[[int], bool]) -> None:
     """Draws a bar for each sample. ``lag`` also tells of a query that is dead: from where it was, to the end now."""
-    global progress
+    global begun, progress
     deadline, said = time.monotonic() + 120, what
     while True:
         progress = query.lastProgress or progress  # of a query that was just started there is none yet
         found = lag(progress, client) if progress else None
         if found is not None:
+            begun = begun or time.monotonic()
             samples.append((time.monotonic() - begun, found.records, found.seconds, said))
             at, records, seconds, _ = samples[-1]
             print(
@@ -71,26 +72,39 @@ def watch(what: str, until: Callable[[int], bool]) -> None:
 
 
 def picture() -> str:
-    """The samples as SVG."""
+    """The samples as SVG: records behind, over seconds."""
     last, top = samples[-1][0], max(records for _, records, *_ in samples)
-    points = [(at / last * 800, 300 - records / top * 270, said) for at, records, _, said in samples]
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in points)
-    marks = "".join(
-        f'<path d="M{x:.1f} 0V300" stroke="#bbb"/><text x="{x + 4:.1f}" y="{12 + 16 * number}">{said}</text>'
-        for number, (x, _, said) in enumerate(point for point in points if point[2])
+
+    def x(seconds: float) -> float:
+        return round(60 + seconds / last * 720, 1)
+
+    def y(records: float) -> float:
+        return round(300 - records / top * 260, 1)
+
+    step = 10 ** (len(str(top)) - 1)
+    grid = "".join(
+        f'<path d="M60 {y(at)}H780" stroke="#ddd"/><text x="54" y="{y(at) + 4}" text-anchor="end">{at:,}</text>'
+        for at in range(0, top + 1, step)
     )
+    seconds = "".join(f'<text x="{x(at)}" y="318" text-anchor="middle">{at} s</text>' for at in range(0, int(last), 5))
+    told = [(at, said) for at, _, _, said in samples if said]
+    marks = "".join(
+        f'<path d="M{x(at)} 20V300" stroke="#888" stroke-dasharray="4"/>'
+        f'<text x="{x(at)}" y="{14 if number % 2 else 0}" text-anchor="middle">{said}</text>'
+        for number, (at, said) in enumerate(told)
+    )
+    line = " ".join(f"{x(at)},{y(records)}" for at, records, *_ in samples)
     return (
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="-5 -5 900 330" font-family="sans-serif" font-size="12">'
-        f'{marks}<polyline points="{line}" fill="none" stroke="#c33" stroke-width="2"/>'
-        f'<text y="318">0 s</text><text x="780" y="318">{last:.0f} s</text>'
-        f'<text x="805" y="34">{top} records</text></svg>\n'
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 -20 840 350" font-family="sans-serif" font-size="12">'
+        f'<rect y="-20" width="840" height="350" fill="#fff"/>{grid}{seconds}{marks}'
+        f'<polyline points="{line}" fill="none" stroke="#c33" stroke-width="2"/></svg>\n'
     )
 
 
 with LocalZooKeeper() as zookeeper, tempfile.TemporaryDirectory() as folder:
     with LedgerClient(zookeeper.address, f"{folder}/ledger") as client:
         client.create_topic("orders", pa.schema([("order_id", pa.int64())]))
-        stop, begun, progress = threading.Event(), time.monotonic(), None
+        stop, begun, progress = threading.Event(), 0.0, None
         producer = threading.Thread(target=produce, args=(client, stop), daemon=True)
         producer.start()
         query = start()

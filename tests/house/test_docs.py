@@ -165,6 +165,15 @@ def test_every_picture_has_a_source():
     assert sorted(picture.stem for picture in drawn) == [source.stem for source in PICTURES]
 
 
+TAKEN = [file for file in sorted((REPOSITORY / "docs" / "pictures" / "taken").iterdir()) if file.suffix != ".py"]
+
+
+@pytest.mark.parametrize("picture", TAKEN, ids=lambda picture: picture.name)
+def test_every_picture_that_was_taken_of_a_real_run_is_shown_and_small(picture):
+    assert any(f"](pictures/taken/{picture.name})" in text for text in TEXTS.values())
+    assert picture.stat().st_size < 150_000
+
+
 MODULE = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|proto))`")
 
 
