@@ -308,16 +308,6 @@ def test_a_wrong_password_is_said_to_be_wrong(namespace: str) -> None:
     stranger.close()
 
 
-def test_no_log_line_has_a_password(namespace: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG", "pyspark_ledger")
-    store = ZooKeeperMetadata(namespace, password="me:wonderful")
-    store.transact([Create(KEY, Namespace("mine", 0))])
-    store.close()
-    assert "Sending request" in caplog.text
-    assert "wonderful" not in caplog.text
-    assert "passwd" not in caplog.text
-
-
 # -- answers get lost
 
 
