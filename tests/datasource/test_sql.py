@@ -27,7 +27,7 @@ def client(namespace: str, storage_root: str) -> Iterator[LedgerClient]:
 def tables(spark: SparkSession) -> Iterator[None]:
     """The catalog is the session's, so it is left as it was."""
     yield
-    for kind, name in (("VIEW", "seen"), ("TABLE", "t"), ("TABLE", "ids")):
+    for kind, name in (("VIEW", "of_a_catalog"), ("TABLE", "t"), ("TABLE", "ids")):
         spark.sql(f"DROP {kind} IF EXISTS {name}")
 
 
@@ -66,9 +66,9 @@ def test_statements_on_a_catalog_table_name_the_topic_and_see_what_came_since(
     assert numbers(f"SELECT order_id FROM t WITH ({topic})") == stored(client) == [1, 2, 3]
 
     # A view of such a statement is kept in the catalog, and needs no options.
-    spark.sql(f"CREATE VIEW seen AS SELECT * FROM t WITH ({topic})")
-    spark.sql(f"INSERT INTO t WITH ({topic}) SELECT order_id + 10, item FROM seen WHERE order_id = 3")
-    assert numbers("SELECT order_id FROM seen") == [1, 2, 3, 13]
+    spark.sql(f"CREATE VIEW of_a_catalog AS SELECT * FROM t WITH ({topic})")
+    spark.sql(f"INSERT INTO t WITH ({topic}) SELECT order_id + 10, item FROM of_a_catalog WHERE order_id = 3")
+    assert numbers("SELECT order_id FROM of_a_catalog") == [1, 2, 3, 13]
 
     stream = spark.sql(f"SELECT order_id FROM STREAM t WITH ({topic})")
     query = stream.writeStream.format("memory").queryName("streamed").trigger(availableNow=True).start()
