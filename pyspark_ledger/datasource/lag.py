@@ -167,4 +167,13 @@ def _topics(offset: Any) -> dict[str, tuple[str, Mapping[str, Any]]]:
     topics = offset.get("topics") if offset.get("v") == 2 else None
     if not isinstance(topics, dict):
         return {}
-    return {each["id"]: (name, each) for name, each in topics.items() if isinstance(each, dict) and "id" in each}
+    return {each["id"]: (name, each) for name, each in topics.items() if _is_part(each)}
+
+
+def _is_part(fields: Any) -> bool:
+    """Whether this is what an offset of ours says of a topic."""
+    return (
+        isinstance(fields, dict)
+        and all(isinstance(fields.get(name), str) for name in ("id", "pos"))
+        and isinstance(fields.get("records", 0), int)
+    )

@@ -130,7 +130,18 @@ def test_all_ledgers_of_a_query_count_and_nothing_else_does():
     one = {"topics": {"a": {"id": "1", "pos": "0:1:0", "records": 5}, "b": {"id": "2", "pos": "0:0:0", "records": 0}}}
     two = {"topics": {"a": {"id": "1", "pos": "0:3:0", "records": 8}, "b": {"id": "2", "pos": "0:2:0", "records": 40}}}
     ledger = {"endOffset": {**one, "v": 2}, "latestOffset": {**two, "v": 2}}
-    others = ("17", '{"clicks":{"0":23}}', '{"logOffset":0}', '{"v":2}', '{"v":2,"topics":7}', "no JSON", None, 12)
+    others = (
+        "17",
+        '{"clicks":{"0":23}}',
+        '{"logOffset":0}',
+        '{"v":2}',
+        '{"v":2,"topics":7}',
+        "no JSON",
+        None,
+        12,
+        '{"v":2,"topics":{"a":{"id":[],"pos":"x"}}}',
+        '{"v":2,"topics":{"a":{"id":"1","pos":"x","records":"y"}}}',
+    )
     rest = [{"endOffset": offset, "latestOffset": offset} for offset in others]
     found = lag(progress(*rest[:4], ledger, *rest[4:]))
     assert [(each.source, each.topic, each.records) for each in found.topics] == [(4, "a", 3), (4, "b", 40)]
