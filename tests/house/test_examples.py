@@ -85,6 +85,7 @@ def test_a_running_query_is_reset_from_outside_without_a_restart(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.soak  # starts Spark more than once: in make search
 def test_the_lag_of_a_query_grows_while_it_is_dead_and_shrinks_when_it_is_back(tmp_path: Path) -> None:
     picture = tmp_path / "lag.svg"
     printed = run("examples/lag.py", str(picture), scratch=tmp_path)
@@ -118,6 +119,7 @@ def test_an_order_is_joined_with_the_customer_as_of_now(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.soak  # starts Spark more than once: in make search
 def test_a_full_refresh_of_a_declarative_pipeline_writes_nothing_twice(tmp_path: Path) -> None:
     printed = run("examples/declarative_pipeline.py", scratch=tmp_path)
     assert "run : bills of orders [1, 2, 3]\n" in printed
