@@ -50,7 +50,7 @@ _ELSEWHERE = {
     "predefinedsubscription": "subscription",
     "kafka.group.id": "subscription",
     "group.id": "subscription",
-    "subscribepattern": "topic",
+    "subscribepattern": "topics",
     "topicspattern": "topics",
     "assign": "topic",
     "txnappid": "producerName",
@@ -88,6 +88,8 @@ def check_names(options: Mapping[str, str]) -> None:
             continue
         if low in _REFUSED:
             raise InvalidInput(f"option '{name}' is not offered: {_REFUSED[low]}", "LEDGER_UNKNOWN_OPTION")
+        if low == "subscribe" and "," in options[name]:
+            low = "subscribepattern"  # a list of topics, as Kafka takes it
         near = [_ELSEWHERE[low]] if low in _ELSEWHERE else difflib.get_close_matches(low, KNOWN, 1)
         hint = f"; use '{KNOWN.get(near[0], near[0])}'" if near else f"; the options are {', '.join(KNOWN.values())}"
         raise InvalidInput(f"there is no option '{name}'{hint}", "LEDGER_UNKNOWN_OPTION")
@@ -308,6 +310,11 @@ def _topic(given: Mapping[str, str]) -> str:
     name = option or path
     if not name:
         raise InvalidInput(_NO_COLUMNS if "provider" in given else _NO_TOPIC, "LEDGER_NO_TOPIC")
+    if "," in name:
+        raise InvalidInput(
+            f"'{name}' is no topic's name: read several topics with option topics='{name}'; a write has one",
+            "LEDGER_INVALID_TOPIC_NAME",
+        )
     return names.check_topic_name(name)
 
 
