@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pyspark_ledger.append import append as protocol
 from pyspark_ledger.append.admission import ADMIT_ALL, Admission, ByBatchId, ByTokens, StagedBatch
-from pyspark_ledger.append.append import AppendResult
+from pyspark_ledger.append.prepared import AppendResult
 from pyspark_ledger.append.producer import Producer, Receipt
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.dedup.batch_ids import BatchId
