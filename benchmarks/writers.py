@@ -40,9 +40,7 @@ def _round(space: Namespace, count: int, seconds: float) -> dict[str, float]:
     command += ["--seconds", str(seconds)]
     with ExitStack() as stack:
         running = [
-            stack.enter_context(
-                subprocess.Popen([*command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            )
+            stack.enter_context(subprocess.Popen([*command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
             for _ in range(count)
         ]
         for process in running:

@@ -32,8 +32,9 @@ from pyspark_ledger.dedup.producers import Producers
 from pyspark_ledger.errors import CorruptData, InvalidInput, LedgerError, OutcomeUnknown, Unavailable
 from pyspark_ledger.log import seal
 from pyspark_ledger.log.log import Log, View
+from pyspark_ledger.log.queue import Answer
 from pyspark_ledger.metadata.port import Op
-from pyspark_ledger.metadata.records import Answer, Commit
+from pyspark_ledger.metadata.records import Commit
 from pyspark_ledger.metadata.transactions import Look, RolledBack
 
 logger = logging.getLogger(__name__)
@@ -99,13 +100,23 @@ class _Append:
             log.refresh(sync=True)
             self._looked_again = True
             return None
+        return self._commit_or_queue(view, producers, own)
+
+    def _commit_or_queue(self, view: View, producers: Producers, own: Draft) -> AppendResult | None:
+        queue = self._log.queue
         if self._turn is not None and self._turn.is_queued:
-            return self._in_turn(self._turn, view, producers, own)
-        free = None if self._lost_races >= log.limits.races or log.queue.busy else log.queue.check()
-        if free is None:
-            self._queue(view, own)
-            return None
-        return self._send(prepared(log, view, own, also=lambda _: [free]))
+            companions = Companions.gather(self._log, view, producers, own, self._turn.key)
+            return self._commit_for_all(own, view, companions)
+        if self._lost_races < self._log.limits.races and not queue.busy:
+            free = queue.check()
+            if free is not None:
+                return self._send(prepared(self._log, view, own, also=lambda _: [free]))
+            if queue.leads:
+                companions = Companions.gather(self._log, view, producers, own, None)
+                if companions.are_all:  # nobody is overtaken
+                    return self._commit_for_all(own, view, companions)
+        self._queue(view, own)
+        return None
 
     def _nothing_added(self, view: View, verdict: Verdict) -> AppendResult:
         """The log has all of the batch."""
@@ -129,21 +140,28 @@ class _Append:
         self._log.refresh()
         return None
 
-    def _in_turn(self, own_turn: Turn, view: View, producers: Producers, own: Draft) -> AppendResult | None:
+    def _commit_for_all(self, own: Draft, view: View, companions: Companions) -> AppendResult | None:
         """Commits, and takes along those who wait."""
         log = self._log
-        companions = Companions.gather(log, view, producers, own, own_turn.key)
+
+        leaving = self._turn.leave_ops() if self._turn is not None and self._turn.is_queued else []
 
         def also(placed: Sequence[Commit]) -> Iterable[Op]:
-            return [*own_turn.leave_ops(), *companions.ops(log, placed)]
+            return [*leaving, *companions.ops(log, placed)]
 
         appended = self._send(prepared(log, view, own, companions.commits, also))
-        if appended is not None:
-            log.queue.busy = companions.waiting > 0
-            logger.info(
-                "in turn topic=%s waited_ms=%d combined=%d of %d who waited",
-                log.topic.name, own_turn.waited_s * 1000, len(companions.commits), companions.waiting,
-            )  # fmt: skip
+        if appended is None:
+            log.queue.leads = False
+            return None
+        if companions.waiting:
+            log.queue.has_led()
+        else:
+            log.queue.was_alone()
+        logger.info(
+            "in turn topic=%s waited_ms=%d combined=%d of %d who waited",
+            log.topic.name, 0 if self._turn is None else self._turn.waited_s * 1000, len(companions.commits),
+            companions.waiting,
+        )  # fmt: skip
         return appended
 
     # -- waiting -------------------------------------------------------------------------------------------
@@ -166,7 +184,6 @@ class _Append:
             self._log.refresh()
             return None
         self._batch.admission.committed()
-        self._log.queue.busy = True
         return _elsewhere(self._log, self._queued, place)
 
     def _given_up(self, error: LedgerError) -> AppendResult | None:

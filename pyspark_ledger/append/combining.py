@@ -13,9 +13,9 @@ from pyspark_ledger.append.prepared import Draft
 from pyspark_ledger.dedup.producers import Producers
 from pyspark_ledger.errors import LedgerError
 from pyspark_ledger.log.log import Log, View
-from pyspark_ledger.log.queue import Waiting
-from pyspark_ledger.metadata.port import Delete, Op, RequestKey, Versioned
-from pyspark_ledger.metadata.records import Answer, Answers, Commit, Request
+from pyspark_ledger.log.queue import Answer, Waiting
+from pyspark_ledger.metadata.port import Delete, Op, RequestKey
+from pyspark_ledger.metadata.records import Commit, Request
 
 
 @dataclass
@@ -25,19 +25,23 @@ class Companions:
     waiting: int = 0  # all who waited
     commits: list[Commit] = field(default_factory=list)
     _done: list[Op] = field(default_factory=list)
-    _answers: Versioned[Answers] | None = None
+
+    @property
+    def are_all(self) -> bool:
+        """Whether nobody is left behind."""
+        return len(self._done) == self.waiting
 
     def ops(self, log: Log, placed: Sequence[Commit]) -> list[Op]:
         """Deletes their requests, and tells them where their commits are."""
         if not placed:
             return self._done
         new = [Answer(each.id, each.number, each.ledger, each.first_entry, each.publish_ms) for each in placed]
-        return [*self._done, *log.queue.answer_ops(new, self._answers, log.view().head.gc_epoch)]
+        return [*self._done, *log.queue.answer_ops(new, log.view().head.gc_epoch)]
 
     @classmethod
-    def gather(cls, log: Log, view: View, producers: Producers, own: Draft, own_key: RequestKey) -> Companions:
-        others = [key for key in log.queue.waiting() if key != own_key][: log.limits.requests_at_once]
-        found = log.queue.requests(others)
+    def gather(cls, log: Log, view: View, producers: Producers, own: Draft, own_key: RequestKey | None) -> Companions:
+        others = [key for key in log.queue.waiting() if key != own_key]
+        found = log.queue.requests(others[: log.limits.requests_at_once])
         self = cls(len(others))
         if found:
             judge = _Judge(log, view, producers, own, found)
@@ -47,8 +51,6 @@ class Companions:
                 elif judge.takes(request.record):
                     self._done.append(Delete(key, request.version))
                     self.commits.append(request.record.commit)
-        if self.commits:
-            self._answers = log.queue.answers()
         return self
 
 

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from dataclasses import dataclass, replace
 
 from pyspark_ledger.append.prepared import Draft, PreparedCommit
 from pyspark_ledger.base.clock import Deadline
 from pyspark_ledger.errors import OutcomeUnknown
 from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.queue import Answer
 from pyspark_ledger.metadata.ephemeral import Ephemeral
 from pyspark_ledger.metadata.port import Delete, Op, RequestKey, TransactionLost
-from pyspark_ledger.metadata.records import Answer, Commit, Request
+from pyspark_ledger.metadata.records import Commit, Request
 
 logger = logging.getLogger(__name__)
 
@@ -68,33 +68,29 @@ class Turn:
 
     def wait(self) -> Answer | Commit | None:
         """Where the commit is that somebody else made. None if it is this writer's turn; or if its request is gone
-        (``is_queued``), and it has to queue again."""
-        queue, clock = self._log.queue, self._log.clock
+        (``is_queued``), and it has to queue again.
+
+        While others commit, one look at the answers is all that it costs. Only if nothing happens for a while it looks
+        who is first."""
+        queue = self._log.queue
         while True:
-            gone, moved = threading.Event(), threading.Event()
-
-            def is_gone(gone: threading.Event = gone, moved: threading.Event = moved) -> None:
-                gone.set()
-                moved.set()
-
-            if self._log.metadata.read(self._key, is_gone) is None:
+            while queue.wait_for_answers(queue.patience_s):
+                if (answer := queue.answer(self._id)) is not None:
+                    queue.was_answered_after(self.waited_s)
+                    return answer
+            waiting = queue.waiting()
+            if self._key not in waiting:
                 return self._found()
-            ahead = [key for key in queue.waiting() if (key.number, key.id) < (self._key.number, self._key.id)]
-            if not ahead:
+            if waiting[0] == self._key:
                 return None
-            if self._log.metadata.read(ahead[-1], moved.set) is not None:
-                self._remove_if_still(ahead[0])
-                clock.wait(moved, self._log.limits.turn_s / 4)
-            if gone.is_set() and (answer := queue.answer(self._id)) is not None:
-                return answer
+            self._remove_if_still(waiting[0])
 
     def _found(self) -> Answer | Commit | None:
         """The request is gone, or seems to be."""
         answer = self._log.queue.answer(self._id)
         if answer is not None:
             return answer
-        self._log.metadata.sync()
-        if self._log.metadata.read(self._key) is not None:
+        if self._log.queue.has(self._key):
             return None  # only a server that is behind did not know it
         self.is_queued = False
         return commit_with(self._log, self._id, self._since)

@@ -5,12 +5,16 @@ version at which the queue was seen to be empty. Whoever begins to wait writes t
 it for ever (I17).
 
 A writer that waits has an ephemeral request, which says what it would commit. Whoever's turn it is commits for the
-others too, and one transaction deletes their requests and leaves answers that say where their commits are.
+others too, and one transaction deletes their requests and leaves answers, which say where their commits are. All who
+wait watch the answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
 from pyspark_ledger.errors import Conflict
@@ -25,12 +29,25 @@ from pyspark_ledger.metadata.port import (
     RequestKey,
     Versioned,
 )
-from pyspark_ledger.metadata.records import Answer, Answers, Marker, Request
+from pyspark_ledger.metadata.records import Answers, Marker, Request
 
 if TYPE_CHECKING:
     from pyspark_ledger.log.log import Log
 
 Waiting = tuple[RequestKey, Versioned[Request]]
+
+_PACKED = struct.Struct("<16sQQQQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Where a commit is that somebody else made for a writer that waited."""
+
+    id: bytes
+    number: int
+    ledger: int
+    first_entry: int
+    publish_ms: int
 
 
 class WriteQueue:
@@ -43,7 +60,10 @@ class WriteQueue:
         self._empty_at: tuple[int, int] | None = None  # the connection, and the version at which it was seen empty
         self._suspect = False  # what was read last was not true any more
         self._next_number = 0  # of the commit after the last one that was made for us
-        self.busy = False  # others waited when this process last appended: the next one waits at once
+        self.leads = False  # this process was the last one that committed for others, as far as it knows
+        self.patience_s = 0.0  # how long it waits before it looks whether it is first
+        self._answered = threading.Event()  # there may be new answers
+        self._answered.set()
 
     # -- who does not wait ---------------------------------------------------------------------------------
 
@@ -87,13 +107,13 @@ class WriteQueue:
         def look() -> bool | None:
             nonlocal is_sure
             is_sure = False
-            return True if self._is_there(key) else None
+            return True if self.has(key) else None
 
         what = f"topic '{self._log.topic.name}': waiting for its turn"
         self._empty_at = None
         for _ in range(self._log.limits.change_attempts):
             self._log.ensure_part("queue")
-            if self._log.transactions.carry_out(ops, look, what) or self._is_there(key):
+            if self._log.transactions.carry_out(ops, look, what) or self.has(key):
                 return is_sure
             self._log.make_part("queue")  # raises if the topic is gone
         raise Conflict(f"{what}: that is refused again and again; try again")
@@ -105,12 +125,13 @@ class WriteQueue:
         def look() -> bool | None:
             nonlocal known
             known = False
-            return None if self._is_there(key) else True
+            return None if self.has(key) else True
 
         what = f"topic '{self._log.topic.name}': waiting no longer"
         return self._log.transactions.carry_out([Delete(key)], look, what) and known
 
-    def _is_there(self, key: RequestKey) -> bool:
+    def has(self, key: RequestKey) -> bool:
+        """Whether a request is there, after a synced look."""
         self._log.metadata.sync()
         return self._log.metadata.read(key) is not None
 
@@ -118,22 +139,54 @@ class WriteQueue:
         """The number that the next commit has at least, if ``seen`` is what the head in memory says."""
         return max(seen, self._next_number)
 
+    # -- how many there are --------------------------------------------------------------------------------
+
+    def was_alone(self) -> None:
+        """Nobody else waited: the next append tries at once."""
+        self.leads, self.patience_s = False, 0.0
+
+    def has_led(self) -> None:
+        """We have committed for others: if there are more, the next append does so at once."""
+        self.leads, self.patience_s = True, max(self.patience_s, self._log.limits.patience_s)
+
+    def was_answered_after(self, seconds: float) -> None:
+        """Another has committed for us. If it goes on doing so, the next answer comes within about as much time."""
+        self.leads, self.patience_s = False, min(max(2 * seconds, 0.01), self._log.limits.patience_s)
+
+    @property
+    def busy(self) -> bool:
+        """Whether others committed for us when we last appended: the next append waits at once."""
+        return self.patience_s > 0 and not self.leads
+
     # -- answers -------------------------------------------------------------------------------------------
 
-    def answers(self) -> Versioned[Answers] | None:
-        return self._log.metadata.read(self._answers_key)
+    def wait_for_answers(self, seconds: float) -> bool:
+        """Whether there may be answers that were not read yet."""
+        self._log.clock.wait(self._answered, seconds)
+        return self._answered.is_set()
 
     def answer(self, id: bytes) -> Answer | None:
-        """Where a commit is that somebody made for us; None if it is not known here."""
-        found = self.answers()
-        answer = None if found is None else next((a for a in reversed(found.record.answers) if a.id == id), None)
+        """Where a commit is that somebody made for us; None if it is not known here. Watches for the next ones."""
+        self._answered.clear()
+        found = self._log.metadata.read(self._answers_key, self._answered.set)
+        answer = None if found is None else _find(found.record.packed, id)
         if found is not None and answer is not None:
             self._next_number = max(self._next_number, answer.number + 1)
             self._log.saw_epoch(found.record.gc_epoch)
         return answer
 
-    def answer_ops(self, new: Sequence[Answer], before: Versioned[Answers] | None, gc_epoch: int) -> list[Op]:
-        kept = self._log.limits.answers
+    def answer_ops(self, new: Iterable[Answer], gc_epoch: int) -> list[Op]:
+        """Leaves answers, and the last ones before them, for those who are slow to look."""
+        before = self._log.metadata.read(self._answers_key)
+        packed = b"".join(_PACKED.pack(*astuple(answer)) for answer in new)
+        kept = self._log.limits.answers * _PACKED.size
         if before is None:
-            return [Create(self._answers_key, Answers(tuple(new)[-kept:], gc_epoch))]
-        return [Put(self._answers_key, Answers((*before.record.answers, *new)[-kept:], gc_epoch), before.version)]
+            return [Create(self._answers_key, Answers(packed[-kept:], gc_epoch))]
+        return [Put(self._answers_key, Answers((before.record.packed + packed)[-kept:], gc_epoch), before.version)]
+
+
+def _find(packed: bytes, id: bytes) -> Answer | None:
+    at = packed.rfind(id)
+    while at >= 0 and at % _PACKED.size:  # those bytes are something else
+        at = packed.rfind(id, 0, at + len(id) - 1)
+    return Answer(*_PACKED.unpack_from(packed, at)) if at >= 0 else None

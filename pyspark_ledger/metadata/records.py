@@ -345,21 +345,10 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """Where a commit is that somebody else made for a writer that waited."""
-
-    id: bytes
-    number: int
-    ledger: int
-    first_entry: int
-    publish_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class Answers:
-    """The last ones, newest last. Whose is no longer here looks into the log."""
+    """Where the commits are that were last made for writers that waited. Whose is no longer here looks into the log."""
 
-    answers: tuple[Answer, ...] = ()
+    packed: bytes = b""  # see log/queue.py; newest last
     gc_epoch: int = 0  # of the topic, when they were given
 
 

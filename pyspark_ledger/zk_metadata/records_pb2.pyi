@@ -419,29 +419,15 @@ class Request(_message.Message):
     lowest: int
     def __init__(self, format: _Optional[int] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., since: _Optional[int] = ..., moves: _Optional[int] = ..., alone: bool = ..., lowest: _Optional[int] = ...) -> None: ...
 
-class Answer(_message.Message):
-    __slots__ = ("id", "number", "ledger", "first_entry", "publish_ms")
-    ID_FIELD_NUMBER: _ClassVar[int]
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
-    LEDGER_FIELD_NUMBER: _ClassVar[int]
-    FIRST_ENTRY_FIELD_NUMBER: _ClassVar[int]
-    PUBLISH_MS_FIELD_NUMBER: _ClassVar[int]
-    id: bytes
-    number: int
-    ledger: int
-    first_entry: int
-    publish_ms: int
-    def __init__(self, id: _Optional[bytes] = ..., number: _Optional[int] = ..., ledger: _Optional[int] = ..., first_entry: _Optional[int] = ..., publish_ms: _Optional[int] = ...) -> None: ...
-
 class Answers(_message.Message):
-    __slots__ = ("format", "answers", "gc_epoch")
+    __slots__ = ("format", "packed", "gc_epoch")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
-    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    PACKED_FIELD_NUMBER: _ClassVar[int]
     GC_EPOCH_FIELD_NUMBER: _ClassVar[int]
     format: int
-    answers: _containers.RepeatedCompositeFieldContainer[Answer]
+    packed: bytes
     gc_epoch: int
-    def __init__(self, format: _Optional[int] = ..., answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., gc_epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, format: _Optional[int] = ..., packed: _Optional[bytes] = ..., gc_epoch: _Optional[int] = ...) -> None: ...
 
 class TokenPartial(_message.Message):
     __slots__ = ("chunk", "bitmap")
