@@ -73,8 +73,9 @@ class Turn:
         While others commit, one look at the answers is all that it costs. Only if nothing happens for a while it looks
         who is first."""
         queue = self._log.queue
+        patience_s = queue.patience_s
         while True:
-            while queue.wait_for_answers(queue.patience_s):
+            while queue.wait_for_answers(patience_s):
                 if (answer := queue.answer(self._id)) is not None:
                     queue.was_answered_after(self.waited_s)
                     return answer
@@ -84,6 +85,7 @@ class Turn:
             if waiting[0] == self._key:
                 return None
             self._remove_if_still(waiting[0])
+            patience_s = self._log.limits.patience_s
 
     def _found(self) -> Answer | Commit | None:
         """The request is gone, or seems to be."""

@@ -6,13 +6,15 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+from pyspark_ledger.append.producer import Producer
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.position import Position
-from pyspark_ledger.errors import LedgerError, OutcomeUnknown
+from pyspark_ledger.errors import LedgerError, OutcomeUnknown, Unavailable
 from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.testing.memory import Crash, Faults, MemoryMetadata
 from pyspark_ledger.testing.schedule import Schedule, ScheduleClock
-from tests.support.worlds import World, append, read
+from tests.support.worlds import World, append
 
 CALL_S = 0.003  # how long a call takes on average
 LIMITS = Limits(commits_per_ledger=20, index_fanout=5, append_deadline_s=60.0, leftover_s=5.0)
@@ -23,10 +25,14 @@ class Writer:
 
     def __init__(self, crowd: Crowd, name: str, faults: Faults | None = None) -> None:
         self.crowd, self.name = crowd, name
+        self.faults = faults or Faults()
         self.clock = ScheduleClock(crowd.schedule, crowd.random.randrange(2**32))
-        self.metadata = MemoryMetadata(crowd.world.server, faults, self.clock, self._before_call)
-        self.log = Log(self.metadata, crowd.world.storage, crowd.world.topic, limits=crowd.world.limits, clock=self.clock)
+        self.metadata = MemoryMetadata(crowd.world.server, self.faults, self.clock, self._before_call)
+        self.log = Log(
+            self.metadata, crowd.world.storage, crowd.world.topic, limits=crowd.world.limits, clock=self.clock
+        )
         self.told: dict[int, Position | LedgerError] = {}
+        self.producer: Producer | None = None
         self.paused_until = 0.0
         self.dead = False
 
@@ -44,6 +50,19 @@ class Writer:
             self.told[number] = append(self.log, number, **batch).start
         except LedgerError as error:
             self.told[number] = error
+
+    def send(self, number: int) -> None:
+        """By a producer with a name, which tries until it knows."""
+        receipt = None
+        while number not in self.told:
+            try:
+                self.producer = self.producer or Producer(self.log, name=self.name)
+                receipt = receipt or self.producer.send({"n": number})
+                position = receipt.result().position
+                assert position is not None
+                self.told[number] = position
+            except (Unavailable, OutcomeUnknown):
+                self.clock.sleep(0.1)
 
     @property
     def done(self) -> dict[int, Position]:
@@ -76,8 +95,8 @@ class Crowd:
     def stored(self) -> dict[int, list[Position]]:
         """Where each number is in the log."""
         found: dict[int, list[Position]] = {}
-        for number, position in read(self.world.log()):
-            found.setdefault(number, []).append(position)
+        for record in Reader(self.world.log(), "earliest", "latest"):
+            found.setdefault(record["n"], []).append(record.position)
         return found
 
     def check(self) -> None:
