@@ -147,7 +147,7 @@ class WriteQueue:
 
     def has_led(self) -> None:
         """We have committed for others: if there are more, the next append does so at once."""
-        self.leads, self.patience_s = True, max(self.patience_s, self._log.limits.patience_s)
+        self.leads, self.patience_s = True, max(self.patience_s, 0.05)
 
     def was_answered_after(self, seconds: float) -> None:
         """Another has committed for us. If it goes on doing so, the next answer comes within about as much time."""

@@ -102,6 +102,12 @@ _LOG = f"{LOGS}/{_NAME}"
 _PATTERNS = tuple(
     (re.compile(pattern), make)
     for pattern, make in (
+        # First, because many writers look often who waits.
+        (f"{_LOG}/queue/answers", lambda uuid: AnswersKey(unquote(uuid))),
+        (
+            rf"{_LOG}/queue/{_NUMBER}-((?:[0-9a-f]{{2}})+)",
+            lambda uuid, n, id: RequestKey(unquote(uuid), int(n), bytes.fromhex(id)),
+        ),
         (NAMESPACE, lambda: NamespaceKey()),
         (TOPICS, lambda: TopicsKey()),
         (f"{TOPICS}/{_NAME}", lambda name: TopicKey(unquote(name))),
@@ -134,11 +140,6 @@ _PATTERNS = tuple(
         (f"{_LOG}/locks/compactor", lambda uuid: CompactorKey(unquote(uuid))),
         (f"{_LOG}/locks/rewriter", lambda uuid: RewriterKey(unquote(uuid))),
         (f"{_LOG}/pins/{_NAME}", lambda uuid, id: PinKey(unquote(uuid), unquote(id))),
-        (f"{_LOG}/queue/answers", lambda uuid: AnswersKey(unquote(uuid))),
-        (
-            rf"{_LOG}/queue/{_NUMBER}-((?:[0-9a-f]{{2}})+)",
-            lambda uuid, n, id: RequestKey(unquote(uuid), int(n), bytes.fromhex(id)),
-        ),
         (f"{_LOG}/tokens/{_NAME}", lambda uuid, group: TokenGroupKey(unquote(uuid), unquote(group))),
         (
             rf"{_LOG}/tokens/{_NAME}/chunk-{_NUMBER}",

@@ -82,6 +82,12 @@ class Writer(Process):
             call.ok(rows=placed(named(rows), done))
 
 
+class HurriedWriter(Writer):
+    """Many of these fight for the head, and wait for their turn."""
+
+    thinks_s = 0.03
+
+
 class BatchWriter(Writer):
     """Numbers its batches as a Spark query does, and brings one again until it knows that it is in the log: also after
     its death, from a checkpoint."""
@@ -134,6 +140,10 @@ class RecordWriter(Process):
 
     def starts_again_after(self, error: LedgerError) -> bool:
         return False  # nobody else has its name
+
+
+class HurriedRecordWriter(RecordWriter):
+    thinks_s = 0.03
 
 
 class TableWriter(Process):
