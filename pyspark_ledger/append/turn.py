@@ -87,7 +87,7 @@ class Turn:
             self._remove_if_still(waiting[0])
             patience_s = min(
                 2 * patience_s + 0.02, self._log.limits.patience_s
-            )  # they are busy: looking costs them too
+            )
 
     def _found(self) -> Answer | Commit | None:
         """The request is gone, or seems to be."""
