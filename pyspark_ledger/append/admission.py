@@ -53,6 +53,7 @@ class Verdict:
     sequence_column: str = ""
     producer_column: str = ""
     highest: pa.Table | None = None  # (producer, sequence, slot in the state) of every producer whose last id rises
+    lowest: int | None = None  # the lowest of the records' ids, if they are all of one producer, and it is known
     forgets_producer: bool = False
     token_ops: Sequence[Op] = ()  # operations of the same transaction, which consume the tokens of what is appended
 
@@ -152,6 +153,7 @@ class ByRecordIds(Admission):
             sequence_column=columns.sequence,
             producer_column=columns.producer_column,
             highest=new.highest,
+            lowest=self.ids.lowest,
         )
 
     def _check_still_known(self, topic: TopicState) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_ledger.append.admission import ADMIT_ALL, ByRecordIds, StagedBatch, check_deduplicates
-from pyspark_ledger.append.append import STAGED_TOO_LONG_AGO, AppendResult, PreparedCommit, append, resolve
+from pyspark_ledger.append.append import UnderWay, append, resolve
+from pyspark_ledger.append.prepared import STAGED_TOO_LONG_AGO, AppendResult
 from pyspark_ledger.append.record_check import RecordCheck
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.dedup.id_ranges import IdColumns, IdRanges
@@ -102,7 +103,7 @@ class _Part:
     bytes: int = 0
     arrow: list[pa.RecordBatch] = field(default_factory=list)  # instead of records
     last_id: int | None = None
-    under_way: PreparedCommit | None = None  # it was sent, and nobody knows what became of it
+    under_way: UnderWay | None = None  # it was sent, and nobody knows what became of it
 
     @property
     def takes_records(self) -> bool:
@@ -257,7 +258,7 @@ class Producer:
 
     def send_batch(self, batch: pa.RecordBatch | pa.Table) -> AppendResult:
         """Appends an Arrow batch or table at once, in one commit, after the records that are waiting. Returns where it
-        is: an :class:`~pyspark_ledger.append.append.AppendResult`.
+        is: an :class:`~pyspark_ledger.append.prepared.AppendResult`.
 
         >>> with client.producer("orders") as producer:
         ...     done = producer.send_batch(pa.table({"order_id": [4, 5], "amount": [1.0, 2.0]}))
@@ -391,7 +392,7 @@ class Producer:
             admission=ADMIT_ALL if ids is None else self._by_ids(numbered),
         )
 
-        def under_way(prepared: PreparedCommit | None) -> None:
+        def under_way(prepared: UnderWay | None) -> None:
             part.under_way = prepared
 
         return append(self._log, staged, under_way)
@@ -408,7 +409,7 @@ class Producer:
 
     def _stage(self, batches: list[pa.RecordBatch]) -> Entry:
         log = self._log
-        epoch = log.view(FRESH_S).head.gc_epoch
+        epoch = log.gc_epoch(FRESH_S)
         folders.prepare(log)
         return stage_entry(log.storage, log.topic.uuid, epoch, batches, self._compression, log.clock)
 

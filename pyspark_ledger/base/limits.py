@@ -76,6 +76,11 @@ class Limits:
     attach_grace_s: float = 5.0  # how much longer than its time-out a server may take to end a session
     attach_poll_s: float = 0.1
     waiting_log_s: float = 30.0  # how often somebody who waits writes a log line
+    races: int = 2  # that a writer loses before it waits for its turn
+    requests_at_once: int = 100  # of writers that wait, which one of them commits together
+    answers: int = 128  # of those, kept for writers that are slow to look
+    patience_s: float = 0.5  # how long who waits leaves it to the one who last committed for others, at most
+    turn_s: float = 2.0  # a writer that does not take its turn for so long has to queue again
     leftover_s: float = 60.0  # for how long a request whose answer was lost may still arrive
 
 

@@ -13,6 +13,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 from pyspark_ledger.errors import Conflict
 from pyspark_ledger.metadata.chores import Chores
 from pyspark_ledger.metadata.records import (
+    Answers,
     Commit,
     Cursor,
     DedupSnapshot,
@@ -26,6 +27,7 @@ from pyspark_ledger.metadata.records import (
     NodeRecord,
     Pin,
     Policies,
+    Request,
     Schema,
     SinkTopic,
     TokenBlock,
@@ -192,6 +194,23 @@ class PinKey(Key[Pin]):
 
 
 @dataclass(frozen=True, slots=True)
+class RequestKey(Key[Request]):
+    """A writer that waits for its turn; ephemeral. In the order of their numbers, which is about the order in which
+    they came; ``id`` is that of the commit, so a request that is sent twice is there once."""
+
+    uuid: str
+    number: int
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersKey(Key[Answers]):
+    """What was last committed for writers that waited."""
+
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
 class TokenGroupKey(Key[TokenGroup]):
     """Parent of the group's chunks and blocks."""
 
@@ -294,6 +313,8 @@ AnyKey = (
     | PinKey
     | CompactorKey
     | RewriterKey
+    | RequestKey
+    | AnswersKey
     | TokenGroupKey
     | TokenChunkKey
     | TokenBlockKey
@@ -329,7 +350,7 @@ class Create:
 class Put:
     key: AnyKey
     record: NodeRecord
-    version: int
+    version: int | None  # None: any version
 
 
 @dataclass(frozen=True, slots=True)

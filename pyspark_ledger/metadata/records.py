@@ -330,6 +330,29 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class Request:
+    """What a writer that waits for its turn would commit: an ephemeral node, gone with its session.
+
+    Whoever has its turn commits for others too, and deletes their requests in the same transaction. A request that is
+    deleted without that has to be made again.
+    """
+
+    commit: Commit  # without what depends on its place in the log
+    since: int  # no commit before this number has the id
+    moves: int = 0  # of the storage root in which its files are
+    alone: bool = False  # only its writer can judge it: ids or tokens to compare, a new schema, much of it
+    lowest: int | None = None  # the lowest id of its records, which are of one producer, if they bring ids
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Where the commits are that were last made for writers that waited. Whose is no longer here looks into the log."""
+
+    packed: bytes = b""  # see log/queue.py; newest last
+    gc_epoch: int = 0  # of the topic, when they were given
+
+
+@dataclass(frozen=True, slots=True)
 class Pin:
     """How far a running reader of compacted ledgers is, at least: an ephemeral node. Tombstones after it are kept."""
 
@@ -474,6 +497,8 @@ NodeRecord = (
     | Cursor
     | Holder
     | Pin
+    | Request
+    | Answers
     | TokenGroup
     | TokenChunk
     | TokenBlock

@@ -17,7 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_ledger.append.admission import StagedBatch
-from pyspark_ledger.append.append import STAGED_TOO_LONG_AGO, finish, prepare
+from pyspark_ledger.append.append import prepare
+from pyspark_ledger.append.prepared import STAGED_TOO_LONG_AGO, finish
 from pyspark_ledger.base.clock import Clock
 from pyspark_ledger.base.token_prefix import TokenPrefix
 from pyspark_ledger.errors import Conflict, InvalidInput

@@ -18,6 +18,7 @@ from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.errors import InvalidInput, OutcomeUnknown, Unavailable
 from pyspark_ledger.metadata.chores import Chores
 from pyspark_ledger.metadata.port import (
+    AnswersKey,
     AnyKey,
     Check,
     CommitKey,
@@ -48,6 +49,7 @@ from pyspark_ledger.metadata.port import (
     PoliciesKey,
     Put,
     R,
+    RequestKey,
     RetentionKey,
     ReviserKey,
     RewriterKey,
@@ -580,6 +582,8 @@ def _parent(key: Key[Any]) -> Key[Any] | None:
             return PartKey(uuid, "subscriptions")
         case PinKey(uuid, _):
             return PartKey(uuid, "pins")
+        case RequestKey(uuid, _, _) | AnswersKey(uuid):
+            return PartKey(uuid, "queue")
         case CompactorKey(uuid) | RewriterKey(uuid):
             return PartKey(uuid, "locks")
         case LedgerKey(uuid, _) | SchemaKey(uuid, _) | TipKey(uuid, _):

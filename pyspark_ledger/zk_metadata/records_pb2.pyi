@@ -403,6 +403,32 @@ class Pin(_message.Message):
     position: Position
     def __init__(self, format: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
+class Request(_message.Message):
+    __slots__ = ("format", "commit", "since", "moves", "alone", "lowest")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
+    LOWEST_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    commit: Commit
+    since: int
+    moves: int
+    alone: bool
+    lowest: int
+    def __init__(self, format: _Optional[int] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., since: _Optional[int] = ..., moves: _Optional[int] = ..., alone: bool = ..., lowest: _Optional[int] = ...) -> None: ...
+
+class Answers(_message.Message):
+    __slots__ = ("format", "packed", "gc_epoch")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    PACKED_FIELD_NUMBER: _ClassVar[int]
+    GC_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    packed: bytes
+    gc_epoch: int
+    def __init__(self, format: _Optional[int] = ..., packed: _Optional[bytes] = ..., gc_epoch: _Optional[int] = ...) -> None: ...
+
 class TokenPartial(_message.Message):
     __slots__ = ("chunk", "bitmap")
     CHUNK_FIELD_NUMBER: _ClassVar[int]

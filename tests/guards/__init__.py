@@ -18,6 +18,7 @@ from tests.guards import (
     retention,
     rewriting,
     tokens,
+    turns,
     verifying,
 )
 
@@ -38,5 +39,6 @@ GUARDS = [
     *retention.GUARDS,
     *rewriting.GUARDS,
     *tokens.GUARDS,
+    *turns.GUARDS,
     *verifying.GUARDS,
 ]
