@@ -6,7 +6,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from pyspark_ledger.append import producer as producers
+from pyspark_ledger.append import delivery
 from pyspark_ledger.append.producer import Producer
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import Fenced, InvalidInput, OutcomeUnknown, Unavailable
@@ -50,7 +50,7 @@ def numbers(world: World) -> list[int]:
 
 @NAMES
 def test_a_send_that_raises_has_not_taken_its_record_so_it_may_be_repeated_I1(world, monkeypatch, name):
-    monkeypatch.setattr(producers, "FLUSH_ROWS", 3)
+    monkeypatch.setattr(delivery, "FLUSH_ROWS", 3)
     process = Process(world, name)
     for number in range(3):
         process.producer.send({"n": number})

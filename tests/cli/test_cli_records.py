@@ -115,7 +115,7 @@ def test_csv_that_does_not_fit_is_named_by_its_line(client, text, why):
 
 
 def test_a_disk_that_gets_full_is_told_with_a_code_the_file_and_the_line(client, monkeypatch):
-    monkeypatch.setattr("pyspark_ledger.append.producer.FLUSH_ROWS", 10)
+    monkeypatch.setattr("pyspark_ledger.append.delivery.FLUSH_ROWS", 10)
     log, real = namespace_of(client).log("orders"), os.fsync
 
     def full(fd):
@@ -132,7 +132,7 @@ def test_a_disk_that_gets_full_is_told_with_a_code_the_file_and_the_line(client,
 
 
 def test_a_write_that_stops_says_how_far_it_came_and_can_be_repeated(client, monkeypatch):
-    monkeypatch.setattr("pyspark_ledger.append.producer.FLUSH_ROWS", 10)
+    monkeypatch.setattr("pyspark_ledger.append.delivery.FLUSH_ROWS", 10)
     lines = [json.dumps({"id": n}) for n in range(25)] + ["oops", '{"id": 25}']
     failed = write(client, "\n".join(lines), "--producer", "f")
     assert failed.exit_code == 1
