@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -429,14 +430,18 @@ class Delivery:
         tell(told)
 
     def process_ends(self, deadline: Deadline) -> None:
+        if self._is_forked:
+            return
         if self._background is not None and not self._is_closed:
             with suppress(RuntimeError):  # no thread can be started any more
                 self._drain(deadline.remaining)
         if len(self.waiting):
-            logger.warning(
-                "producer=%s topic=%s: the process ends, and %d records are lost, which were sent and not stored%s",
-                self._name, self._topic, self.waiting.records, "" if self._background else ": flush or close it",
-            )  # fmt: skip
+            lost = (
+                f"the process ends, and {self.waiting.records:,} records are lost that were sent to topic "
+                f"'{self._topic}' and not stored: flush or close producers before that"
+            )
+            logger.warning("producer=%s: %s", self._name, lost)
+            warnings.warn(lost, RuntimeWarning, stacklevel=2)  # also seen where nobody has set up a log
 
     def forked(self) -> None:
         """In the child. Locks may be held by threads that are not here, so none is used any more."""

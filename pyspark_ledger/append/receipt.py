@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -139,7 +140,7 @@ class Receipt(Future[Sent]):
 
     @property
     def _exception(self) -> BaseException | None:  # type: ignore[override]
-        return self._part.error
+        return copy(self._part.error)  # each time another one: an error that is raised again and again only grows
 
 
 def tell(receipts: Iterable[Receipt]) -> None:

@@ -10,12 +10,9 @@ from pyspark_ledger.append import delivery
 from pyspark_ledger.append.producer import Producer
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import Fenced, InvalidInput, OutcomeUnknown, Unavailable
-from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.reader import Reader
-from pyspark_ledger.metadata.port import CommitKey
 from pyspark_ledger.testing.clock import SeededClock
-from pyspark_ledger.testing.memory import Faults
-from tests.support.flaky import Flaky, creates
+from tests.support.producers import Process, numbers
 from tests.support.worlds import World
 
 NAMES = pytest.mark.parametrize("name", ["p", None], ids=["with a name", "without"])
@@ -24,25 +21,6 @@ NAMES = pytest.mark.parametrize("name", ["p", None], ids=["with a name", "withou
 @pytest.fixture
 def world(tmp_path):
     return World(tmp_path, clock=SeededClock())
-
-
-class Process:
-    """A process whose ZooKeeper can be taken away."""
-
-    def __init__(self, world: World, name: str | None = "p") -> None:
-        self.faults = Faults(max_delay=50)
-        self.zookeeper = Flaky(world.server, self.faults, world.clock)
-        log = Log(self.zookeeper, world.storage, world.topic, limits=world.limits, clock=world.clock)
-        self.producer = Producer(log, name=name)
-
-    def lose_the_next_commit(self, fate: str) -> None:
-        """Its answer never comes, and then nothing is answered any more."""
-        self.faults.next_transact(fate)
-        self.zookeeper.down_after = creates(CommitKey)
-
-
-def numbers(world: World) -> list[int]:
-    return [record["n"] for record in Reader(world.log(), "earliest", "latest")]
 
 
 # -- taken or not --------------------------------------------------------------------------------------------------
