@@ -145,6 +145,21 @@ def test_a_write_that_stops_says_how_far_it_came_and_can_be_repeated(client, mon
     assert [record["id"] for record in records(client)] == list(range(26))
 
 
+def test_what_comes_slowly_through_a_pipe_is_in_the_log_before_the_pipe_ends(client):
+    command = [sys.executable, "-m", "pyspark_ledger.cli", "--zookeeper", client.zookeeper, "topics", "write", "orders"]
+    writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for number in range(2):
+        writer.stdin.write(f'{{"id": {number}}}\n')
+        writer.stdin.flush()
+        reader = client.reader("orders", start=f"0:{number}:0")
+        assert next(iter(reader))["id"] == number
+    told = writer.communicate('{"id": "none"}\n', timeout=30)[1]
+    assert writer.returncode == 1
+    assert "line 3:" in told
+    assert "What is on lines 1 to 2 is in the log, and nothing after them" in told
+    assert [record["id"] for record in records(client)] == [0, 1]
+
+
 # -- reading ----------------------------------------------------------------------------------------------------
 
 
