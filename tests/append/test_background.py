@@ -8,11 +8,12 @@ import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pytest
 
-from pyspark_ledger.append import flusher
+from pyspark_ledger.append import flusher, sender
 from pyspark_ledger.append.background import Background
 from pyspark_ledger.append.producer import Producer
 from pyspark_ledger.base.position import Position
@@ -20,9 +21,7 @@ from pyspark_ledger.errors import Fenced, InvalidInput, LedgerError, NotFound, O
 from pyspark_ledger.lifecycle import termination
 from pyspark_ledger.log import policies, topics
 from pyspark_ledger.log.reader import Reader
-from pyspark_ledger.metadata.port import CommitKey
 from pyspark_ledger.testing.clock import SeededClock
-from tests.support.flaky import creates
 from tests.support.producers import NEVER_BY_ITSELF, Process, numbers
 from tests.support.worlds import SMALL, World
 
@@ -53,23 +52,24 @@ def test_send_alone_suffices_I1(world, name):
     assert numbers(world) == [0, 1, 2]
 
 
-def test_what_comes_while_a_commit_is_under_way_goes_into_the_next_one(world):
-    process = Process(world, background=SOON)
-    transact, begun, goes_on = process.zookeeper.transact, threading.Event(), threading.Event()
+@pytest.mark.parametrize("step", ["stage_entry", "append"])
+def test_what_comes_while_a_part_is_being_stored_goes_into_the_next_one_I1(world, monkeypatch, step):
+    begun, goes_on, does = threading.Event(), threading.Event(), getattr(sender, step)
 
-    def slowly(ops):
-        if creates(CommitKey)(ops):
-            begun.set()
-            goes_on.wait(10)
-        transact(ops)
+    def slowly(*arguments):
+        begun.set()
+        goes_on.wait(10)
+        return does(*arguments)
 
-    process.zookeeper.transact = slowly
-    first = process.producer.send({"n": 0})
+    monkeypatch.setattr(sender, step, slowly)
+    producer = Producer(world.log(), background=SOON)
+    first = producer.send({"n": 0})
     assert begun.wait(10)
-    others = [process.producer.send({"n": number}) for number in range(1, 5)]
+    others = [producer.send({"n": number}) for number in range(1, 5)]
     goes_on.set()
     assert first.result(10).position == Position(0, 0, 0)
     assert [receipt.result(10).position for receipt in others] == [Position(0, 1, index) for index in range(4)]
+    assert numbers(world) == list(range(5))
 
 
 def test_a_full_part_does_not_wait_for_its_time(world, monkeypatch):
@@ -335,7 +335,7 @@ def test_what_will_never_pass_is_told_at_once_to_every_record_that_waits_and_to_
     what(slow_world)
     process.background_acts()
     for call in (
-        *[receipt.result for receipt in receipts],
+        *[partial(receipt.result, 0) for receipt in receipts],
         lambda: process.producer.send({"n": 3}),
         process.producer.flush,
     ):
@@ -422,3 +422,24 @@ def test_after_an_exception_in_doubt_the_records_are_told_so_I14(world):
     with pytest.raises(OutcomeUnknown, match="not found out whether it is in the log"):
         receipt.result(0)
     assert numbers(world) == [0]
+
+
+def test_what_is_being_stored_when_its_producer_is_left_is_tried_no_more_I14(world):
+    process = Process(world, background=SOON)
+    transact, begun, goes_on = process.zookeeper.transact, threading.Event(), threading.Event()
+
+    def never(ops):
+        process.zookeeper.transact = transact
+        begun.set()
+        goes_on.wait(10)
+        raise Unavailable("ZooKeeper does not answer")
+
+    process.zookeeper.transact = never
+    receipt = process.producer.send({"n": 0})
+    assert begun.wait(10)
+    process.producer.__exit__(ValueError)
+    assert not receipt.done()
+    goes_on.set()
+    with pytest.raises(Unavailable):
+        receipt.result(10)
+    assert numbers(world) == []
