@@ -48,7 +48,7 @@ def _cost_ms(times_s: list[float]) -> dict[str, float]:
 def _append(client: Any, space: Namespace, commits: int) -> tuple[list[float], list[dict[str, int]]]:
     step = commits // SAMPLES + 1
     times_s, sizes = [], []
-    with client.producer("commits") as producer:
+    with client.producer("commits", linger_ms=None) as producer:
         for number in range(1, commits + 1):
             start = time.perf_counter()
             producer.send({"id": number, "text": "tiny"})

@@ -68,7 +68,7 @@ def fill_topic(space: Namespace, topic: str, commits: int, rows_each: int) -> No
 
     with LedgerClient(**space.options) as client:
         client.create_topic(topic, ARROW_SCHEMA)
-        with client.producer(topic) as producer:
+        with client.producer(topic, linger_ms=None) as producer:
             for row in range(commits * rows_each):
                 producer.send({"id": row, "text": f"{row:020d}", "payload": bytes(100)})
                 if (row + 1) % rows_each == 0:

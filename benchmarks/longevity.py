@@ -112,7 +112,7 @@ def measure(namespace: OpenNamespace, address: str, ledgers: int) -> dict[str, A
     name = f"old-{ledgers}"
     namespace.create_topic(name, SCHEMA)
     grow(namespace.log(name), ledgers)
-    with client_of(namespace).producer(name) as producer:
+    with client_of(namespace).producer(name, linger_ms=None) as producer:
         for _ in range(4):  # so that the epoch that gc judges has files
             for number in range(COMMITS // 2):
                 producer.send({"n": number})

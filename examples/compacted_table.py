@@ -40,7 +40,7 @@ def wait_for(records: int) -> None:
 
 
 def change(**prices: int | None) -> None:
-    with client.producer("prices") as producer:
+    with client.producer("prices", linger_ms=None) as producer:
         for item, cents in prices.items():
             producer.send({"item": item, "cents": cents})
 

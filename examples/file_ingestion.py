@@ -44,7 +44,7 @@ def ingest(files_per_batch: int) -> StreamingQuery:
 
 def ship(path: Path) -> int:
     """The same without Spark: sends a file line by line from the first one, and returns how many were new."""
-    with client.producer("lines", name=path.name) as producer:
+    with client.producer("lines", name=path.name, linger_ms=None) as producer:
         receipts = (
             producer.send({"file": path.name, "line": line, "text": text}, sequence_id=line)
             for line, text in enumerate(lines_of(path))

@@ -40,7 +40,7 @@ def wait_for(batches: int) -> None:
 
 
 def send(*orders: int) -> None:
-    with client.producer("orders") as producer:
+    with client.producer("orders", linger_ms=None) as producer:
         for order in orders:
             producer.send({"order_id": order})
 

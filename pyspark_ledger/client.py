@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from pyspark_ledger.append.admission import ForgetProducer, StagedBatch
 from pyspark_ledger.append.append import append
+from pyspark_ledger.append.background import Background
 from pyspark_ledger.append.producer import Producer
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.limits import DEFAULT_LIMITS, Limits
@@ -140,14 +141,27 @@ class LedgerClient:
         *,
         compression: str = "lz4",
         mint_tokens: bool = False,
+        linger_ms: float | None = 5.0,
+        delivery_timeout_s: float = 120.0,
+        max_waiting_records: int = 100_000,
+        max_waiting_bytes: int = 64 << 20,
+        send_timeout_s: float | None = None,
     ) -> Producer:
-        """A producer that writes records one by one, in commits of many. Close it, or use it with ``with``.
+        """A producer that takes records one by one, and writes them in commits of many. Threads may share it. Close it,
+        or use it with ``with``.
 
         :param name: records are then numbered, and a retry after a crash adds nothing twice; without, a unique name is
             assigned, and nobody can tell a retry from new records.
         :param initial_sequence_id: the number of the first record; default: after the last one that is in the log.
         :param compression: ``lz4``, ``zstd`` or ``none``.
         :param mint_tokens: each record gets a token (see :meth:`tokens`).
+        :param linger_ms: how long a record waits for others, in milliseconds, before a background thread writes them;
+            None: only :meth:`Producer.flush` and :meth:`Producer.close` write, and the arguments below do not count.
+        :param delivery_timeout_s: a record that could not be written for so long is given up, and its future says so.
+        :param max_waiting_records: how many records may wait to be written, before ``send`` waits for room.
+        :param max_waiting_bytes: and how many bytes.
+        :param send_timeout_s: how long ``send`` waits for room before it refuses a record; 0: not at all, as event
+            loops need it; None: as long as it takes.
         :raises NotFound: there is no such topic.
         :raises InvalidInput: a name or number that cannot be, or deduplication is off for the topic.
 
@@ -155,12 +169,18 @@ class LedgerClient:
         ...     producer.send({"order_id": 7}).result().sequence_id
         0
         """
+        background = None
+        if linger_ms is not None:
+            background = Background(
+                linger_ms, delivery_timeout_s, max_waiting_records, max_waiting_bytes, send_timeout_s
+            )
         return Producer(
             self._namespace.log(topic),
             name=name,
             initial_sequence_id=initial_sequence_id,
             compression=compression,
             mint_tokens=mint_tokens,
+            background=background,
         )
 
     def reader(

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 from kazoo.client import KazooClient
 
+from pyspark_ledger.client import LedgerClient
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
 
 if TYPE_CHECKING:
@@ -69,6 +70,15 @@ def power_stays_on() -> Iterator[None]:
         for name in ("fsync", "fdatasync"):
             if hasattr(os, name):
                 patched.setattr(os, name, _no_sync)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_lingers() -> Iterator[None]:
+    """A producer stores records when its test says so: how many commits there are, and where a record is, must not
+    depend on how busy the machine is. Tests of what it does by itself ask for it."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(LedgerClient.producer.__kwdefaults__, "linger_ms", None)
         yield
 
 

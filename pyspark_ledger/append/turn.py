@@ -85,9 +85,7 @@ class Turn:
             if waiting[0] == self._key:
                 return None
             self._remove_if_still(waiting[0])
-            patience_s = min(
-                2 * patience_s + 0.02, self._log.limits.patience_s
-            )
+            patience_s = min(2 * patience_s + 0.02, self._log.limits.patience_s)
 
     def _found(self) -> Answer | Commit | None:
         """The request is gone, or seems to be."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import stat
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 Numbered = tuple[int, dict[str, Any]]  # the line it is on, and the record
 _PROGRESS_RECORDS = 1_000  # how often progress is shown
+_PIPE_LINGER_MS = 1_000.0  # what comes slowly through a pipe is to be seen all the same
 
 
 @click.command(cls=Command)
@@ -33,7 +35,8 @@ def write(session: Session, topic: str, file: IO[bytes], kind: str | None, name:
     """Append the records of FILE, or of standard input, to TOPIC.
 
     JSON lines have one object each, column -> value. CSV has its columns' names in its first line; an empty cell is
-    null. Columns that are left out are null, unknown ones are errors."""
+    null. Columns that are left out are null, unknown ones are errors. What comes through a pipe is in the log after a
+    second at the latest."""
     from pyspark_ledger.cli.jsonlines import Decoder
 
     source = _Source(file)
@@ -42,7 +45,8 @@ def write(session: Session, topic: str, file: IO[bytes], kind: str | None, name:
         log = session.namespace(client).log(topic)
         decoder = Decoder(log.schema(log.view().head.schema_id))
         rows = (_csv if kind == "csv" else _json)(source, decoder)
-        written = _Written(client.producer(topic, name), name is not None)
+        linger_ms = None if source.is_file else _PIPE_LINGER_MS
+        written = _Written(client.producer(topic, name, linger_ms=linger_ms), name is not None)
         written.take(_numbered(source, rows), lambda: progress(source.name, source.bytes, source.size))
         end = log.refresh(sync=True).head.end
     facts = {"topic": topic, "records": written.records, "duplicates": written.duplicates, "end": end}
@@ -59,11 +63,21 @@ class _Source:
         self.line = self.bytes = 0
 
     @property
+    def is_file(self) -> bool:
+        """Which is all there, and not a pipe that something may come through later."""
+        status = self._status()
+        return status is None or stat.S_ISREG(status.st_mode)
+
+    @property
     def size(self) -> int | None:
         """None if nobody knows: a pipe."""
+        status = self._status()
+        return (status.st_size or None) if status else None
+
+    def _status(self) -> os.stat_result | None:
         try:
-            return os.fstat(self._file.fileno()).st_size or None
-        except OSError:
+            return os.fstat(self._file.fileno())
+        except OSError:  # something in memory
             return None
 
     def __iter__(self) -> Iterator[str]:
@@ -117,29 +131,35 @@ class _Written:
     def take(self, rows: Iterator[Numbered], show_progress: Callable[[], None]) -> None:
         """Writes all rows. If an error stops it, the message says how far it came."""
         try:
-            for number, (line, record) in enumerate(rows):
-                self._waiting.append((line, self.producer.send(record, line if self.numbered else None)))
-                if number % _PROGRESS_RECORDS == 0:
-                    self._settle()
-                    show_progress()
-            self.producer.close()
+            with self.producer:
+                for number, (line, record) in enumerate(rows):
+                    self._waiting.append((line, self.producer.send(record, line if self.numbered else None)))
+                    if number % _PROGRESS_RECORDS == 0:
+                        self._settle()
+                        show_progress()
+                self.producer.close()
             self._settle()
         except KeyboardInterrupt:
-            raise LedgerError(f"interrupted. {self._how_far(certain=False)}", "LEDGER_INTERRUPTED") from None
+            raise LedgerError(f"interrupted. {self._how_far()}", "LEDGER_INTERRUPTED") from None
         except LedgerError as error:
-            certain = not isinstance(error, OutcomeUnknown)
             said = error.message if error.message[-1:] in ".?!" else f"{error.message}."
-            raise LedgerError(f"{said} {self._how_far(certain)}", error.code) from None
+            raise LedgerError(f"{said} {self._how_far()}", error.code) from None
 
     def _settle(self) -> None:
         while self._waiting and self._waiting[0][1].done():
-            self.line, receipt = self._waiting.popleft()
+            line, receipt = self._waiting[0]
+            if receipt.exception() is not None:
+                return
+            self._waiting.popleft()
+            self.line = line
             if receipt.result().duplicate:
                 self.duplicates += 1
             else:
                 self.records += 1
 
-    def _how_far(self, certain: bool) -> str:
+    def _how_far(self) -> str:
+        """The producer was left with an error: what was under way then may still become known, nothing else is sent."""
+        certain = not any(isinstance(receipt.exception(), OutcomeUnknown) for _, receipt in self._waiting)
         self._settle()
         rest = "nothing" if certain else "perhaps something"
         if not self.line:

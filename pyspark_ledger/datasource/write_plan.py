@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from pyspark_ledger.append.admission import check_deduplicates
-from pyspark_ledger.append.producer import COMPRESSIONS, FRESH_S
+from pyspark_ledger.append.sender import COMPRESSIONS, FRESH_S
 from pyspark_ledger.base.names import spark_producer
 from pyspark_ledger.client import shared_namespace
 from pyspark_ledger.datasource.checkpoint import Checkpoint

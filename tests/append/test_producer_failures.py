@@ -6,16 +6,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from pyspark_ledger.append import producer as producers
+from pyspark_ledger.append import delivery
 from pyspark_ledger.append.producer import Producer
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import Fenced, InvalidInput, OutcomeUnknown, Unavailable
-from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.reader import Reader
-from pyspark_ledger.metadata.port import CommitKey
 from pyspark_ledger.testing.clock import SeededClock
-from pyspark_ledger.testing.memory import Faults
-from tests.support.flaky import Flaky, creates
+from tests.support.producers import Process, numbers
 from tests.support.worlds import World
 
 NAMES = pytest.mark.parametrize("name", ["p", None], ids=["with a name", "without"])
@@ -26,31 +23,12 @@ def world(tmp_path):
     return World(tmp_path, clock=SeededClock())
 
 
-class Process:
-    """A process whose ZooKeeper can be taken away."""
-
-    def __init__(self, world: World, name: str | None = "p") -> None:
-        self.faults = Faults(max_delay=50)
-        self.zookeeper = Flaky(world.server, self.faults, world.clock)
-        log = Log(self.zookeeper, world.storage, world.topic, limits=world.limits, clock=world.clock)
-        self.producer = Producer(log, name=name)
-
-    def lose_the_next_commit(self, fate: str) -> None:
-        """Its answer never comes, and then nothing is answered any more."""
-        self.faults.next_transact(fate)
-        self.zookeeper.down_after = creates(CommitKey)
-
-
-def numbers(world: World) -> list[int]:
-    return [record["n"] for record in Reader(world.log(), "earliest", "latest")]
-
-
 # -- taken or not --------------------------------------------------------------------------------------------------
 
 
 @NAMES
 def test_a_send_that_raises_has_not_taken_its_record_so_it_may_be_repeated_I1(world, monkeypatch, name):
-    monkeypatch.setattr(producers, "FLUSH_ROWS", 3)
+    monkeypatch.setattr(delivery, "FLUSH_ROWS", 3)
     process = Process(world, name)
     for number in range(3):
         process.producer.send({"n": number})

@@ -104,7 +104,7 @@ def test_up_with_a_storage_that_cannot_be_written_leaves_nothing_running(tmp_pat
 
 
 def test_a_zookeeper_that_goes_away_in_the_middle_of_a_write_is_told_with_the_line(tmp_path, monkeypatch):
-    monkeypatch.setattr("pyspark_ledger.append.producer.FLUSH_ROWS", 10)
+    monkeypatch.setattr("pyspark_ledger.append.delivery.FLUSH_ROWS", 10)
     monkeypatch.setitem(LedgerClient.__init__.__kwdefaults__, "timeout_s", 3.0)
     pipe = tmp_path / "lines"
     os.mkfifo(pipe)

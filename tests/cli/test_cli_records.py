@@ -115,7 +115,7 @@ def test_csv_that_does_not_fit_is_named_by_its_line(client, text, why):
 
 
 def test_a_disk_that_gets_full_is_told_with_a_code_the_file_and_the_line(client, monkeypatch):
-    monkeypatch.setattr("pyspark_ledger.append.producer.FLUSH_ROWS", 10)
+    monkeypatch.setattr("pyspark_ledger.append.delivery.FLUSH_ROWS", 10)
     log, real = namespace_of(client).log("orders"), os.fsync
 
     def full(fd):
@@ -132,7 +132,7 @@ def test_a_disk_that_gets_full_is_told_with_a_code_the_file_and_the_line(client,
 
 
 def test_a_write_that_stops_says_how_far_it_came_and_can_be_repeated(client, monkeypatch):
-    monkeypatch.setattr("pyspark_ledger.append.producer.FLUSH_ROWS", 10)
+    monkeypatch.setattr("pyspark_ledger.append.delivery.FLUSH_ROWS", 10)
     lines = [json.dumps({"id": n}) for n in range(25)] + ["oops", '{"id": 25}']
     failed = write(client, "\n".join(lines), "--producer", "f")
     assert failed.exit_code == 1
@@ -143,6 +143,21 @@ def test_a_write_that_stops_says_how_far_it_came_and_can_be_repeated(client, mon
     mended = json.loads(write(client, "\n".join(lines), "--producer", "f", "--json").stdout)
     assert (mended["records"], mended["duplicates"]) == (6, 20)
     assert [record["id"] for record in records(client)] == list(range(26))
+
+
+def test_what_comes_slowly_through_a_pipe_is_in_the_log_before_the_pipe_ends(client):
+    command = [sys.executable, "-m", "pyspark_ledger.cli", "--zookeeper", client.zookeeper, "topics", "write", "orders"]
+    writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for number in range(2):
+        writer.stdin.write(f'{{"id": {number}}}\n')
+        writer.stdin.flush()
+        reader = client.reader("orders", start=f"0:{number}:0")
+        assert next(iter(reader))["id"] == number
+    told = writer.communicate('{"id": "none"}\n', timeout=30)[1]
+    assert writer.returncode == 1
+    assert "line 3:" in told
+    assert "What is on lines 1 to 2 is in the log, and nothing after them" in told
+    assert [record["id"] for record in records(client)] == [0, 1]
 
 
 # -- reading ----------------------------------------------------------------------------------------------------

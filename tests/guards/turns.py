@@ -79,7 +79,7 @@ GUARDS = [
         "append/combining.py",
         "            and commit.schema_id == head.schema_id\n",
         instead="",
-        why="A commit must not set the topic's schema back.",
+        why="A commit must not set the topic's schema back (I2).",
         tests=(_COMBINING + "test_a_batch_of_another_schema_is_left_to_its_writer",),
     ),
     Guard(

@@ -64,6 +64,16 @@ def test_orders_are_invoiced_once_whatever_happens_to_the_job(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
+def test_handlers_of_a_web_service_share_a_producer_and_every_order_is_there_once(tmp_path: Path) -> None:
+    printed = run("examples/web_service.py", scratch=tmp_path)
+    commits = int(re.findall(r"200 orders at once: (\d+) commits", printed)[0])
+    assert commits < 100
+    assert "an order that does not fit: 400, [LEDGER_INVALID_VALUE] column 'order_id'" in printed
+    assert "while ZooKeeper is away: 0 answered; when it is back: 200" in printed
+    assert "orders answered 400, in the log 400, where the clients were told: True" in printed
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_outbox_bills_ships_and_keeps_balances_once_for_each_order(tmp_path: Path) -> None:
     printed = run("examples/outbox.py", scratch=tmp_path)
     assert "nobody told us; it is delivered again" in printed

@@ -90,7 +90,7 @@ class Named(Role):
 
     def open(self, client: LedgerClient) -> None:
         super().open(client)
-        self.producer = client.producer(self.topic, self.name, mint_tokens=self.mints)
+        self.producer = client.producer(self.topic, self.name, mint_tokens=self.mints, linger_ms=None)
         last = self.producer.last_sequence_id
         self.next = 0 if last is None else last + 1
 
@@ -124,7 +124,7 @@ class Plain(Role):
 
     def open(self, client: LedgerClient) -> None:
         super().open(client)
-        self.producer: Producer = client.producer(ORDERS)
+        self.producer: Producer = client.producer(ORDERS, linger_ms=None)
         self.waiting = ()
 
     def step(self) -> None:
