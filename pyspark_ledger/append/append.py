@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from pyspark_ledger.append.admission import AdmitAll, StagedBatch, TopicState, Verdict
+from pyspark_ledger.append.admission import StagedBatch, TopicState, Verdict
 from pyspark_ledger.base.clock import Deadline
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import Conflict, CorruptData, InvalidInput, LedgerError, OutcomeUnknown, Unavailable
@@ -131,7 +131,7 @@ def resolve(log: Log, prepared: PreparedCommit) -> AppendResult | None:
     """What became of a commit that was sent by an append that raised: where it is, or None if it is not in the log and
     never will be. As long as it still may arrive, it is sent again; the result is a duplicate if that was not needed.
     """
-    look = _look_for(log, prepared)
+    look = look_for(log, prepared)
     try:
         was_applied = look()
         if was_applied is None:
@@ -146,14 +146,20 @@ def resolve(log: Log, prepared: PreparedCommit) -> AppendResult | None:
     return replace(finish(log, prepared), duplicate=True) if was_applied else None
 
 
-def prepare(log: Log, batch: StagedBatch) -> PreparedCommit:
-    """One topic's part in a transaction over several topics, for batches without ids and tokens. Call ``log.refresh()``
-    before the next attempt."""
-    assert isinstance(batch.admission, AdmitAll)
-    view = log.view()
-    while seal.is_full(log, view):
-        view = seal.seal(log)
-    return _prepare(log, view, batch, Verdict(batch.entries), _SideFiles(log))
+def preparing(log: Log, batch: StagedBatch) -> Callable[[], PreparedCommit | None]:
+    """For one topic's part in a transaction over several topics (:mod:`pyspark_ledger.append.several`): each call
+    decides it anew from the log in memory. None if nothing of the batch is new."""
+    side_files = _SideFiles(log)
+
+    def prepare() -> PreparedCommit | None:
+        view, producers = log.producers()
+        while seal.is_full(log, view):
+            seal.seal(log)
+            view, producers = log.producers()
+        verdict = batch.admission.judge(batch, TopicState(log, view, producers))
+        return None if verdict.is_duplicate else _prepare(log, view, batch, verdict, side_files)
+
+    return prepare
 
 
 def finish(log: Log, prepared: PreparedCommit) -> AppendResult:
@@ -282,7 +288,7 @@ def check_epochs(log: Log, head: Head, files: Iterable[FileRef]) -> None:
             raise log.later_epoch("a file that was staged", file.epoch, head)
 
 
-def _look_for(log: Log, prepared: PreparedCommit, *, judged_again: bool = False) -> Look:
+def look_for(log: Log, prepared: PreparedCommit, *, judged_again: bool = False) -> Look:
     """Whether a commit that was sent is in the log. If retention has given up that part of the log meanwhile, only the
     state of ids and tokens knows: ``judged_again`` says that the batch is compared with it, if the answer is no."""
     number = prepared.commit.number
@@ -315,7 +321,7 @@ def _commit(log: Log, prepared: PreparedCommit, deadline: Deadline, *, judged_ag
     """True if the commit is in the log, False if it is not and never will be."""
     try:
         what = f"topic '{log.topic.name}': commit {prepared.commit.number}"
-        look = _look_for(log, prepared, judged_again=judged_again)
+        look = look_for(log, prepared, judged_again=judged_again)
         return log.transactions.carry_out(prepared.ops, look, what, deadline)
     except InvalidInput as error:
         if error.code != "LEDGER_TOO_LARGE" or not prepared.verdict.token_ops:
