@@ -38,6 +38,7 @@ from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.metadata.port import CursorKey, PartKey
 from pyspark_ledger.metadata.records import Policies, ProducerState, Topic
 from pyspark_ledger.outbox.outbox import Dispatcher, Outbox
+from pyspark_ledger.outbox.transaction import Transaction
 from pyspark_ledger.tokens.tokens import Tokens
 
 logger = logging.getLogger(__name__)
@@ -306,6 +307,20 @@ class LedgerClient:
             name, here.metadata, here.storage, here.log, here.limits, here.clock,
             dispatch=dispatch, dispatch_tokens=dispatch_tokens, mint_tokens=mint_tokens,
         )  # fmt: skip
+
+    def transaction(self, *, mint_tokens: bool = False) -> Transaction:
+        """Appends to several topics, acknowledges messages and consumes tokens in one step: all of it, or nothing; see
+        :class:`~pyspark_ledger.outbox.transaction.Transaction`.
+
+        :param mint_tokens: whether the records have tokens.
+
+        >>> with client.transaction() as t:
+        ...     t.append("orders", {"order_id": 7})
+        ...     t.append("orders", [{"order_id": 8}, {"order_id": 9}])
+        >>> [record["order_id"] for record in client.reader("orders", t.positions["orders"], "latest")]
+        [7, 8, 9]
+        """
+        return Transaction(self._namespace, mint_tokens=mint_tokens)
 
     # -- producers and maintenance -------------------------------------------------------------------------
 

@@ -10,7 +10,10 @@ import pyarrow as pa
 
 from pyspark_ledger.append.admission import Admission, StagedBatch, TopicState, Verdict, kept_by_tokens
 from pyspark_ledger.append.several import Beside
-from pyspark_ledger.metadata.port import Op
+from pyspark_ledger.errors import Conflict
+from pyspark_ledger.log.log import Log
+from pyspark_ledger.metadata.port import Metadata, Op, Versioned
+from pyspark_ledger.metadata.transactions import Look
 from pyspark_ledger.tokens.groups import Groups
 from pyspark_ledger.tokens.spending import Spending
 
@@ -34,6 +37,57 @@ class TokenPool(Beside):
 
     def committed(self) -> None:
         self.spending.committed()
+
+
+class Consumption(Beside):
+    """Consumes tokens of one group, all of them or none: one that is gone refuses the whole transaction."""
+
+    def __init__(self, log: Log, groups: Groups) -> None:
+        self._log, self._groups = log, groups
+        self._operation = log.clock.new_id()
+        self._claims: list[pa.Table] = []
+        self._ids: list[Sequence[object]] = []
+        self._spending = Spending(groups)
+        self._look: Look | None = None
+
+    def is_of(self, metadata: Metadata) -> bool:
+        return self._log.metadata is metadata
+
+    def add(self, claims: pa.Table, ids: Sequence[object]) -> None:
+        self._claims.append(claims)
+        self._ids.append(ids)
+
+    def begin(self) -> bool:
+        self._spending = Spending(self._groups)
+        for claims, ids in zip(self._claims, self._ids, strict=True):
+            present = self._spending.take(claims)
+            if present is not None:
+                gone = next(id for id, there in zip(ids, present.to_pylist(), strict=True) if not there)
+                raise Conflict(
+                    f"token {gone} is gone for group '{self._groups.name}', or is given twice: what it stands for was "
+                    "processed before. Nothing was changed",
+                    "LEDGER_TOKEN_CONSUMED",
+                )
+        return True
+
+    def ops(self) -> Sequence[Op]:
+        group = self._groups.group(self._log.topic.uuid)
+        if group is None:
+            raise self._log.gone()
+        before = None if group.version is None else Versioned(group.record, group.version)
+        what = f"consuming tokens for group '{self._groups.name}'"
+        self._look = self._log.transactions.by_id(group.key, before, self._operation, what)
+        return self._spending.ops(self._operation, group)
+
+    def refresh(self) -> None:
+        self._groups.reload()
+
+    def look(self) -> bool | None:
+        assert self._look is not None
+        return self._look()
+
+    def committed(self) -> None:
+        self._spending.committed()
 
 
 @dataclass(frozen=True, slots=True)

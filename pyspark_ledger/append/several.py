@@ -214,10 +214,8 @@ class Together:
     def _look(self, prepared: _Prepared) -> Look:
         """Asks one after the other until somebody can tell: none can have been applied without the others."""
         pairs = zip(self._parts, prepared.commits, strict=True)
-        witnesses = [
-            *(each.look for each in self._beside),
-            *(look_for(part.log, commit) for part, commit in pairs if commit is not None),
-        ]
+        witnesses = [look_for(part.log, commit) for part, commit in pairs if commit is not None]
+        witnesses += [each.look for each in self._beside]
 
         def look() -> bool | None:
             why = ""
