@@ -124,9 +124,7 @@ class Transaction:
             try:
                 self._positions = self._commit()
             except (Conflict, NotFound):
-                _kept_logs(
-                    self._namespace
-                ).clear()  # a topic was deleted, and perhaps made again, or its files were moved
+                _kept_logs(self._namespace).clear()  # a topic was deleted, or made again, or its files were moved
                 raise
             self._closed = True
         return self._positions
