@@ -336,13 +336,14 @@ class LedgerClient:
         """Lets a producer's name go, so that another query may use it. What it wrote stays.
 
         The name ``spark-<query id>`` also stands for the query itself, whatever its producer is called: a query whose
-        topic was deleted may then go on in the next one of that name, which it makes if there is none.
+        topic was deleted may then go on in the next one of that name, which it makes if there is none. The name of a
+        batch job that writes to several topics (``topicColumn``) is let go for all of them.
 
         :raises NotFound: there is no such topic.
         :raises InvalidInput: the topic knows no such producer.
         """
         query = query_of(name)
-        let_go = bool(query) and self._namespace.sinks.forget(query, topic)
+        let_go = self._namespace.sinks.forget(query, topic) if query else self._namespace.sinks.forget_claim(name)
         if let_go and topics.find_topic(self._namespace.metadata, topic) is None:
             return
         log = self._namespace.log(topic)
