@@ -308,11 +308,18 @@ class LedgerClient:
             dispatch=dispatch, dispatch_tokens=dispatch_tokens, mint_tokens=mint_tokens,
         )  # fmt: skip
 
-    def transaction(self, *, mint_tokens: bool = False) -> Transaction:
+    def transaction(
+        self, *, producer: str | None = None, sequence_id: int | None = None, mint_tokens: bool = False
+    ) -> Transaction:
         """Appends to several topics, acknowledges messages and consumes tokens in one step: all of it, or nothing; see
         :class:`~pyspark_ledger.outbox.transaction.Transaction`.
 
+        :param producer: who writes, with a ``sequence_id``: the same name and id are done once, as for a batch job with
+            ``producerName`` and ``sequenceId``. The batch id of ``foreachBatch`` is one.
+        :param sequence_id: numbers the transactions of a producer; each must be above the last one, or be the last one
+            again with as many records, which changes nothing (:attr:`Transaction.duplicate`).
         :param mint_tokens: whether the records have tokens.
+        :raises InvalidInput: one of producer and sequence id is given, and not the other.
 
         >>> with client.transaction() as t:
         ...     t.append("orders", {"order_id": 7})
@@ -320,7 +327,7 @@ class LedgerClient:
         >>> [record["order_id"] for record in client.reader("orders", t.positions["orders"], "latest")]
         [7, 8, 9]
         """
-        return Transaction(self._namespace, mint_tokens=mint_tokens)
+        return Transaction(self._namespace, producer=producer, sequence_id=sequence_id, mint_tokens=mint_tokens)
 
     # -- producers and maintenance -------------------------------------------------------------------------
 

@@ -12,19 +12,22 @@ import pyarrow as pa
 
 from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.append.append import STAGED_TOO_LONG_AGO
+from pyspark_ledger.append.claim import BatchClaim
 from pyspark_ledger.append.pooled_tokens import Consumption
 from pyspark_ledger.append.producer import FRESH_S
 from pyspark_ledger.append.record_check import RecordCheck
-from pyspark_ledger.append.several import Part, Together, check_number
+from pyspark_ledger.append.several import Beside, Part, Together, check_number
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.cursors.acknowledging import Acknowledging
 from pyspark_ledger.cursors.consumer import Consumer, Message
+from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import stage_entry
 from pyspark_ledger.log import folders
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
+from pyspark_ledger.log.sinks import job_key
 from pyspark_ledger.tokens.tokens import Tokens, claims_of, spender_of
 
 _STAGINGS = 5
@@ -59,8 +62,19 @@ class Transaction:
     It is for one thread, and for one commit.
     """
 
-    def __init__(self, namespace: OpenNamespace, *, mint_tokens: bool = False) -> None:
+    def __init__(
+        self,
+        namespace: OpenNamespace,
+        *,
+        producer: str | None = None,
+        sequence_id: int | None = None,
+        mint_tokens: bool = False,
+    ) -> None:
+        if (producer is None) != (sequence_id is None) or producer == "":
+            raise InvalidInput("give both producer and sequence_id, or neither: an id counts within one producer")
         self._namespace, self._mints = namespace, mint_tokens
+        self._producer, self._sequence_id = producer or "", sequence_id
+        self._duplicate = False
         self._rows: dict[str, _Rows] = {}
         self._messages: dict[int, tuple[Consumer, list[Message]]] = {}
         self._tokens: dict[tuple[str, str], Consumption] = {}
@@ -134,13 +148,20 @@ class Transaction:
         """Where the records of each topic begin; None before the commit."""
         return self._positions
 
+    @property
+    def duplicate(self) -> bool:
+        """Whether the commit has found that its sequence id was written before, and has changed nothing."""
+        return self._duplicate
+
     def _commit(self) -> dict[str, Position]:
         for attempt in range(_STAGINGS):
             if self._together is None:
                 self._together = self._staged()
             try:
                 results = self._together.append()
-                assert results is not None
+                self._duplicate = results is None
+                if results is None:
+                    return {}
                 return {topic: result.start for topic, result in zip(self._rows, results, strict=True)}
             except Conflict as conflict:  # gc ran twice since the files were staged
                 if conflict.code != STAGED_TOO_LONG_AGO or attempt == _STAGINGS - 1:
@@ -158,7 +179,16 @@ class Transaction:
             if not each.is_of(here.metadata):
                 raise InvalidInput("a transaction takes consumers and tokens of the client that it was made by")
         parts = [self._part(rows) for rows in self._rows.values()]
-        return Together(here.metadata, here.limits, here.clock, parts, beside, what="a transaction")
+        also: list[Beside] = [*self._claim(), *beside]
+        return Together(here.metadata, here.limits, here.clock, parts, also, what="a transaction")
+
+    def _claim(self) -> list[BatchClaim]:
+        if self._sequence_id is None:
+            return []
+        here, id = self._namespace, BatchId(self._sequence_id)
+        records = sum(batch.num_rows for rows in self._rows.values() for batch in rows.batches)
+        key = job_key(self._producer)
+        return [BatchClaim(here.metadata, here.limits, here.clock, key, self._producer, id, records)]
 
     def _part(self, rows: _Rows) -> Part:
         log, schema = rows.log, rows.batches[0].schema
@@ -166,7 +196,7 @@ class Transaction:
         folders.prepare(log)
         batches = [schemas.project(batch, schema) for batch in rows.batches]  # the topic may have got columns meanwhile
         entry = stage_entry(log.storage, log.topic.uuid, epoch, batches, "lz4", log.clock)
-        return Part(log, StagedBatch(log.clock.new_id(), (entry,), schema, mints=self._mints))
+        return Part(log, StagedBatch(log.clock.new_id(), (entry,), schema, producer=self._producer, mints=self._mints))
 
     def _log(self, topic: str) -> Log:
         kept = _kept_logs(self._namespace)

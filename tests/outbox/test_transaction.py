@@ -297,3 +297,40 @@ def test_a_topic_that_was_made_again_is_told_once_and_then_written_to(place, cli
     with client.transaction() as t:
         t.append("out", {"n": 11})
     assert place.numbers("out") == [11]
+
+
+# -- numbered ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_numbered_transaction_is_done_once_whatever_topics_it_names_I5(place, client):
+    """As in foreachBatch, whose batch is given again after a crash."""
+
+    def write(number: int, **records: int):
+        with client.transaction(producer="job", sequence_id=number) as t:
+            for topic, n in records.items():
+                t.append(topic, {"n": n})
+        return t
+
+    assert not write(0, out=1, audit=1).duplicate
+    again = write(0, out=1, audit=1)
+    assert (again.duplicate, again.positions) == (True, {})
+    assert not write(1, audit=2).duplicate
+    with pytest.raises(Conflict, match=r"LEDGER_SEQUENCE_BEHIND.*'job' has written sequence id 1 to its topics"):
+        write(0, out=1)
+    with pytest.raises(Conflict, match="LEDGER_SEQUENCE_REUSED"):
+        write(1, audit=2, out=2)
+    assert (place.numbers("out"), place.numbers("audit")) == ([1], [1, 2])
+
+
+@pytest.mark.parametrize("fault", ["lost_before", "applied_then_lost"])
+def test_a_numbered_transaction_whose_answer_is_lost_is_no_duplicate_I14(place, faults, client, fault):
+    with client.transaction(producer="job", sequence_id=0) as t:
+        t.append("out", {"n": 1})
+        faults.next_transact(fault)
+    assert (t.duplicate, place.numbers("out")) == (False, [1])
+
+
+def test_a_number_needs_a_name(client):
+    for wrong in ({"producer": "p"}, {"sequence_id": 1}, {"producer": "", "sequence_id": 1}):
+        with pytest.raises(InvalidInput, match="both producer and sequence_id"):
+            client.transaction(**wrong)

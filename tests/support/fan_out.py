@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.client import LedgerClient, namespace_of
 
 _DRIVER = """
 import sys
@@ -73,6 +73,11 @@ class FanOut:
                 for record in self.client.reader(topic, end="latest"):
                     by_file.setdefault(record["n"], []).append((topic, record["i"], record["run"]))
         return by_file
+
+    def count(self) -> int:
+        """How many files are in the first topic: quickly seen."""
+        there = "t0" in self.client.topics()
+        return namespace_of(self.client).log("t0").refresh().head.records if there else 0
 
     def check(self) -> int:
         """Every file is in all of its topics or in none, once, and by one run. Returns how many are there."""
