@@ -36,7 +36,7 @@ from pyspark_ledger.log import folders, topics
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.sinks import job_key
-from pyspark_ledger.metadata.port import SinkKey
+from pyspark_ledger.metadata.port import SinkKey, TopicKey
 
 _KNOWN_TOPICS = 1_000  # that tasks are told of: the others cost a copy
 _KNOWN_FOR_S = 60.0  # how old a head may be whose gc epoch tasks stage under: an epoch lasts for a day
@@ -106,14 +106,19 @@ def _destinations(
 ) -> tuple[dict[str, Destination], dict[str, str]]:
     """The topics that tasks are told of, and those that cannot take such rows."""
     names = namespace.sinks.topics_of(query) if query else []
-    names = names or topics.list_topics(namespace.metadata)
+    names = (names or topics.list_topics(namespace.metadata))[:_KNOWN_TOPICS]
+    there = namespace.metadata.read_many([TopicKey(name) for name in names])
     known, misfits = {}, {}
-    for name in names[:_KNOWN_TOPICS]:
+    for name, topic in zip(names, there, strict=True):
+        if topic is None:
+            continue  # the commit will see what to do about it
         try:
-            log = known_log(namespace, name, _KNOWN_FOR_S) or open_log(namespace, name)
+            log = known_log(namespace, name, _KNOWN_FOR_S)
+            if log is None or log.topic.uuid != topic.record.uuid:  # made again
+                log = open_log(namespace, name)
             known[name] = _destination(log, options, incoming)
         except NotFound:
-            continue  # the commit will see what to do about it
+            continue
         except InvalidInput as wrong:
             misfits[name] = wrong.message
     return known, misfits

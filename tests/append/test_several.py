@@ -14,7 +14,8 @@ from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import Conflict, Fenced, InvalidInput, LedgerError, NotFound, OutcomeUnknown, Unavailable
 from pyspark_ledger.lifecycle import gc, retention
 from pyspark_ledger.log import seal
-from pyspark_ledger.metadata.port import Delete, SinkKey
+from pyspark_ledger.metadata.port import Delete, Put, SinkKey
+from pyspark_ledger.metadata.records import Sink
 from pyspark_ledger.testing.memory import Faults, MemoryMetadata
 from pyspark_ledger.tokens.groups import Groups
 from pyspark_ledger.tokens.ids import TokenRuns
@@ -282,6 +283,38 @@ def test_a_claim_that_is_gone_leaves_the_answer_to_the_topics_I14(place, monkeyp
     monkeypatch.setattr(process.metadata, "transact", lost)
     assert together.append() is not None
     assert found(place) == {"a": [1, 2], "b": [2], "c": []}
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_claim_that_was_removed_says_nothing_I14(place, monkeypatch, applied):
+    """And if no topic can tell either, that is what is said."""
+    write(place.process(), 1, "a")
+    process = place.process()
+    together = process.together([process.part("b", 2)], process.claim(2))
+    transact = process.metadata.transact
+
+    def lost(ops):
+        monkeypatch.setattr(process.metadata, "transact", transact)
+        if applied:
+            transact(ops)
+        transact([Delete(SinkKey("q"))])
+        place.delete("b")
+        raise OutcomeUnknown("lost")
+
+    monkeypatch.setattr(process.metadata, "transact", lost)
+    with pytest.raises(OutcomeUnknown, match="none of its topics can tell"):
+        together.append()
+
+
+def test_a_no_that_comes_from_an_old_state_is_not_believed_I14(place):
+    """A claim of a producer that was forgotten since, as a server that is behind still has it."""
+    write(place.process(), 7, "a")
+    process = place.process()
+    claim = process.claim(6)  # behind, as far as it knows
+    found = MemoryMetadata(place.server).read(SinkKey("q"))
+    MemoryMetadata(place.server).transact([Put(SinkKey("q"), Sink(), found.version)])
+    assert process.together([process.part("b", 6)], claim).append() is not None
+    assert place.numbers("b") == [6]
 
 
 # -- refusals change nothing -----------------------------------------------------------------------------------------

@@ -427,6 +427,31 @@ def test_a_claim_that_is_used_stays_and_one_that_is_not_goes_after_90_days_I13(p
     assert MemoryMetadata(place.server).read(SinkKey("q")) is None
 
 
+def test_a_claim_outlives_its_topics_I5(place):
+    """A query whose topics nobody has asked for, because it had no rows for them, still knows its last batch."""
+    query = Routed(place)
+    query.write(("a", 1))
+    place.client.forget_producer("a", "spark-q")
+    place.clock.sleep(60 * DAY_S)
+    old_sinks.remove_unused(place.client._namespace)
+    query.replay(("a", 1))
+    assert place.numbers("a") == [1]
+
+
+def test_files_staged_for_a_topic_are_not_committed_to_the_one_made_since_I1(place):
+    """Also if the query is not bound to it yet."""
+    place.client.create_topic("a", COLUMNS)
+    query = Routed(place)
+    writer = query.plan()
+    staged = query.stage(writer, ("a", 1))
+    place.client.delete_topic("a")
+    place.client.create_topic("a", COLUMNS)
+    with pytest.raises(Conflict, match="LEDGER_TOPIC_RECREATED"):
+        query.commit(writer, staged)
+    query.write(("a", 1))
+    assert found(place) == {"a": [1]}
+
+
 def test_messages_of_tasks_are_small(place):
     query = Routed(place)
     [staged] = query.stage(query.plan(), *itertools.repeat(("a", 1), 1_000))

@@ -17,6 +17,7 @@ from tests.guards import (
     recovery,
     retention,
     rewriting,
+    several,
     tokens,
     verifying,
 )
@@ -37,6 +38,7 @@ GUARDS = [
     *recovery.GUARDS,
     *retention.GUARDS,
     *rewriting.GUARDS,
+    *several.GUARDS,
     *tokens.GUARDS,
     *verifying.GUARDS,
 ]
