@@ -166,6 +166,20 @@ def test_a_null_where_the_topic_allows_none_goes_there_I3(place):
     assert dead(place) == [("null in column 'n', where the topic allows none", "out", {"n": None, "who": "x"})]
 
 
+@pytest.mark.parametrize("columns", [{}, {"topicColumn": "to"}], ids=["one topic", "several"])
+def test_a_batch_that_is_committed_a_second_time_adds_no_dead_letters_I5(place, columns):
+    """Planned before its twin was committed: nobody could foresee it."""
+    schema = pa.schema([pa.field("n", pa.int64(), False), pa.field("who", pa.string())])
+    place.client.create_topic("out", schema)
+    query = Sink(place, **columns, **DEAD)
+    writer = query.plan()
+    staged = query.stage(writer, {"to": "out", "n": 1}, {"to": "out", "who": "x"})
+    for _ in range(2):
+        query.commit(writer, staged)
+        query.number = 0
+    assert (place.numbers("out"), len(dead(place))) == ([1], 1)
+
+
 # -- once, also if the option comes and goes -------------------------------------------------------------------------
 
 

@@ -132,9 +132,10 @@ def test_empty_batches_write_nothing(place):
 # -- once (models/h_claims) ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("knows", [True, False], ids=["foreseen", "a surprise"])
 @pytest.mark.parametrize("again", ["ab", "a", "bc", "c"])
-def test_a_replay_adds_nothing_and_makes_nothing_whatever_it_names_I5(place, again):
-    query = Routed(place)
+def test_a_replay_adds_nothing_and_makes_nothing_whatever_it_names_I5(place, again, knows):
+    query = Routed(place, knows=knows)
     query.write(("a", 1), ("b", 2))
     query.replay(*((name, 1) for name in again), *[("a", 1)] * (2 - len(again)))
     assert found(place) == {"a": [1], "b": [2]}

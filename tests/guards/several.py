@@ -176,7 +176,7 @@ GUARDS = [
         "leads=batch_id is not None)]",
         instead="leads=False)]",
         why="A replay adds no dead letters (I5).",
-        tests=(f"{_DEAD}test_a_null_where_the_topic_allows_none_goes_there_I3",),
+        tests=(f"{_DEAD}test_a_batch_that_is_committed_a_second_time_adds_no_dead_letters_I5",),
     ),
     Guard(
         "dead-letters/a-batch-without-survivors-is-known",
