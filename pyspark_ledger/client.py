@@ -39,6 +39,7 @@ from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.metadata.port import CursorKey, PartKey
 from pyspark_ledger.metadata.records import Policies, ProducerState, Topic
 from pyspark_ledger.outbox.outbox import Dispatcher, Outbox
+from pyspark_ledger.outbox.transaction import Transaction
 from pyspark_ledger.tokens.tokens import Tokens
 
 logger = logging.getLogger(__name__)
@@ -327,6 +328,27 @@ class LedgerClient:
             dispatch=dispatch, dispatch_tokens=dispatch_tokens, mint_tokens=mint_tokens,
         )  # fmt: skip
 
+    def transaction(
+        self, *, producer: str | None = None, sequence_id: int | None = None, mint_tokens: bool = False
+    ) -> Transaction:
+        """Appends to several topics, acknowledges messages and consumes tokens in one step: all of it, or nothing; see
+        :class:`~pyspark_ledger.outbox.transaction.Transaction`.
+
+        :param producer: who writes, with a ``sequence_id``: the same name and id are done once, as for a batch job with
+            ``producerName`` and ``sequenceId``. The batch id of ``foreachBatch`` is one.
+        :param sequence_id: numbers the transactions of a producer; each must be above the last one, or be the last one
+            again with as many records, which changes nothing (:attr:`Transaction.duplicate`).
+        :param mint_tokens: whether the records have tokens.
+        :raises InvalidInput: one of producer and sequence id is given, and not the other.
+
+        >>> with client.transaction() as t:
+        ...     t.append("orders", {"order_id": 7})
+        ...     t.append("orders", [{"order_id": 8}, {"order_id": 9}])
+        >>> [record["order_id"] for record in client.reader("orders", t.positions["orders"], "latest")]
+        [7, 8, 9]
+        """
+        return Transaction(self._namespace, producer=producer, sequence_id=sequence_id, mint_tokens=mint_tokens)
+
     # -- producers and maintenance -------------------------------------------------------------------------
 
     def producers(self, topic: str) -> list[ProducerState]:
@@ -341,13 +363,14 @@ class LedgerClient:
         """Lets a producer's name go, so that another query may use it. What it wrote stays.
 
         The name ``spark-<query id>`` also stands for the query itself, whatever its producer is called: a query whose
-        topic was deleted may then go on in the next one of that name, which it makes if there is none.
+        topic was deleted may then go on in the next one of that name, which it makes if there is none. The name of a
+        batch job that writes to several topics (``topicColumn``) is let go for all of them.
 
         :raises NotFound: there is no such topic.
         :raises InvalidInput: the topic knows no such producer.
         """
         query = query_of(name)
-        let_go = bool(query) and self._namespace.sinks.forget(query, topic)
+        let_go = self._namespace.sinks.forget(query, topic) if query else self._namespace.sinks.forget_claim(name)
         if let_go and topics.find_topic(self._namespace.metadata, topic) is None:
             return
         log = self._namespace.log(topic)

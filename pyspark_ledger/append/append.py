@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from pyspark_ledger.append import turn
-from pyspark_ledger.append.admission import AdmitAll, StagedBatch, TopicState, Verdict
+from pyspark_ledger.append.admission import StagedBatch, TopicState, Verdict
 from pyspark_ledger.append.combining import Companions
 from pyspark_ledger.append.prepared import (
     AppendResult,
@@ -227,7 +227,7 @@ def resolve(log: Log, under_way: UnderWay) -> AppendResult | None:
 
 
 def _resolve_sent(log: Log, sent: PreparedCommit) -> AppendResult | None:
-    look = _look_for(log, sent)
+    look = look_for(log, sent)
     was_applied = look()
     if was_applied is None:
         if _commit(log, sent, Deadline(log.clock, log.limits.append_deadline_s)):
@@ -236,17 +236,25 @@ def _resolve_sent(log: Log, sent: PreparedCommit) -> AppendResult | None:
     return replace(finish(log, sent), duplicate=True) if was_applied else None
 
 
-def prepare(log: Log, batch: StagedBatch) -> PreparedCommit:
-    """One topic's part in a transaction over several topics, for batches without ids and tokens. Call ``log.refresh()``
-    before the next attempt."""
-    assert isinstance(batch.admission, AdmitAll)
-    view = log.view()
-    while seal.is_full(log, view):
-        view = seal.seal(log)
-    return prepared(log, view, draft(log, view.head, batch, Verdict(batch.entries), SideFiles(log)))
+def preparing(log: Log, batch: StagedBatch) -> Callable[[], PreparedCommit | None]:
+    """For one topic's part in a transaction over several topics (:mod:`pyspark_ledger.append.several`): each call
+    decides it anew from the log in memory. None if nothing of the batch is new."""
+    side_files = SideFiles(log)
+
+    def prepare() -> PreparedCommit | None:
+        view, producers = log.producers()
+        while seal.is_full(log, view):
+            seal.seal(log)
+            view, producers = log.producers()
+        verdict = batch.admission.judge(batch, TopicState(log, view, producers))
+        if verdict.is_duplicate:
+            return None
+        return prepared(log, view, draft(log, view.head, batch, verdict, side_files))
+
+    return prepare
 
 
-def _look_for(log: Log, sent: PreparedCommit, *, judged_again: bool = False) -> Look:
+def look_for(log: Log, sent: PreparedCommit, *, judged_again: bool = False) -> Look:
     """Whether a commit that was sent is in the log. If retention has given up that part of the log meanwhile, only the
     state of ids and tokens knows: ``judged_again`` says that the batch is compared with it, if the answer is no."""
     number = sent.commit.number
@@ -279,7 +287,7 @@ def _commit(log: Log, sent: PreparedCommit, deadline: Deadline, *, judged_again:
     """True if the commit is in the log, False if it is not and never will be."""
     try:
         what = f"topic '{log.topic.name}': commit {sent.commit.number}"
-        look = _look_for(log, sent, judged_again=judged_again)
+        look = look_for(log, sent, judged_again=judged_again)
         return log.transactions.carry_out(sent.ops, look, what, deadline)
     except InvalidInput as error:
         if error.code != "LEDGER_TOO_LARGE" or not sent.verdict.token_ops:

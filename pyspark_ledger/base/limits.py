@@ -59,6 +59,7 @@ class Limits:
     stuck_s: float = 600.0  # a maintainer that makes no step for so long does not count as alive
     clock_slack_ms: int = 60_000  # how far a writer's clock may be from ZooKeeper's before it is not believed
     nodes_per_delete: int = 500
+    topics_together: int = 100  # that one transaction appends to: more would not fit into one that ZooKeeper takes
     repair_jump: int = 1_000  # a repaired topic goes on so many ledgers, commits and epochs after the last known ones
     repair_token_jump: int = 1 << 40  # and so many tokens
     token_chunk: int = 1 << 20  # tokens in one bitmap of what is consumed

@@ -188,12 +188,16 @@ class Attachment:
         """Any other change by the owner; CursorUnderRevision while somebody resets the cursor."""
 
         def checked(cursor: Cursor) -> Cursor | None:
-            self._check_owner(cursor)
-            if cursor.reviser:
-                raise CursorUnderRevision(f"subscription '{self.node.name}' is being reset: try again")
+            self.check_may_change(cursor)
             return edit(cursor)
 
         return self.node.update(checked)
+
+    def check_may_change(self, cursor: Cursor) -> None:
+        """Raises unless it is ours, and nobody is resetting it."""
+        self._check_owner(cursor)
+        if cursor.reviser:
+            raise CursorUnderRevision(f"subscription '{self.node.name}' is being reset: try again")
 
     def _check_owner(self, cursor: Cursor) -> None:
         if cursor.owner != self._id:

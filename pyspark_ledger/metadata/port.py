@@ -29,6 +29,7 @@ from pyspark_ledger.metadata.records import (
     Policies,
     Request,
     Schema,
+    Sink,
     SinkTopic,
     TokenBlock,
     TokenChunk,
@@ -260,8 +261,8 @@ class SinksKey(Key[Marker]):
 
 
 @dataclass(frozen=True, slots=True)
-class SinkKey(Key[Marker]):
-    """Parent of what is known of one Spark query as a sink."""
+class SinkKey(Key[Sink]):
+    """What one Spark query has written to several topics at once, and parent of what is known of its topics."""
 
     query: str
 

@@ -461,6 +461,30 @@ class Deleted:
 
 
 @dataclass(frozen=True, slots=True)
+class Sink:
+    """The last batch that a Spark query, or a batch job with a producer's name, has written to several topics at once.
+    A replay is recognised by it, whatever topics that names. It holds the query's topics too, see :class:`SinkTopic`.
+
+    Attributes:
+        sequence: the batch's id; None: no batch was claimed here, as by queries that write to one topic only.
+        query: whose batch that was; empty for a batch job.
+        run: the query's last run.
+        past_runs: its runs before, newest last, at most 16; a writer of one of these is fenced.
+        digest: a hash of the offsets that Spark logged for the batch; empty if they could not be read.
+        records: how many rows the batch had, wherever they went.
+        transaction: the id of what has written this: if an answer was lost, it shows whether it was applied.
+    """
+
+    sequence: int | None = None
+    query: str = ""
+    run: str = ""
+    past_runs: tuple[str, ...] = ()
+    digest: bytes = b""
+    records: int = 0
+    transaction: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class SinkTopic:
     """Which topic a query writes to: a topic that was made since under the same name is another one."""
 
@@ -507,6 +531,7 @@ NodeRecord = (
     | Schema
     | Namespace
     | Deleted
+    | Sink
     | SinkTopic
     | GcEpoch
     | Policies

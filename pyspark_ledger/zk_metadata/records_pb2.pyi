@@ -565,6 +565,26 @@ class Deleted(_message.Message):
     deleted_ms: int
     def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ..., deleted_ms: _Optional[int] = ...) -> None: ...
 
+class Sink(_message.Message):
+    __slots__ = ("format", "sequence", "query", "run", "past_runs", "digest", "records", "transaction")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    PAST_RUNS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    sequence: int
+    query: Name
+    run: Name
+    past_runs: _containers.RepeatedCompositeFieldContainer[Name]
+    digest: bytes
+    records: int
+    transaction: bytes
+    def __init__(self, format: _Optional[int] = ..., sequence: _Optional[int] = ..., query: _Optional[_Union[Name, _Mapping]] = ..., run: _Optional[_Union[Name, _Mapping]] = ..., past_runs: _Optional[_Iterable[_Union[Name, _Mapping]]] = ..., digest: _Optional[bytes] = ..., records: _Optional[int] = ..., transaction: _Optional[bytes] = ...) -> None: ...
+
 class SinkTopic(_message.Message):
     __slots__ = ("format", "uuid")
     FORMAT_FIELD_NUMBER: _ClassVar[int]

@@ -394,8 +394,8 @@ GUARDS = [
     Guard(
         "cursors/an-owner-changes-its-cursor",
         "cursors/attachment.py",
-        ("            self._check_owner(cursor)\n            if cursor.reviser:"),
-        instead="            if cursor.reviser:",
+        ("        self._check_owner(cursor)\n        if cursor.reviser:"),
+        instead="        if cursor.reviser:",
         why="Who was replaced writes no acknowledgement (I6).",
         tests=(
             "cursors/test_consumer.py::test_a_consumer_that_was_away_is_fenced_and_its_acknowledgements_change_nothing_I6",
@@ -510,8 +510,8 @@ GUARDS = [
     Guard(
         "cursors/no-change-during-a-reset",
         "cursors/attachment.py",
-        ("            if cursor.reviser:\n                raise CursorUnderRevision("),
-        instead=("            if False:\n                raise CursorUnderRevision("),
+        ("        if cursor.reviser:\n            raise CursorUnderRevision("),
+        instead=("        if False:\n            raise CursorUnderRevision("),
         why="While somebody resets the cursor its owner writes nothing (I7).",
         tests=("cursors/test_cursor.py::test_an_owner_changes_nothing_while_somebody_resets_the_cursor_I7",),
     ),

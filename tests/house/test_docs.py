@@ -19,6 +19,7 @@ from pyspark_ledger.datasource.options import KNOWN
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.outbox.outbox import Outbox
+from pyspark_ledger.outbox.transaction import Transaction
 from pyspark_ledger.tokens.tokens import Tokens
 from tests.support import REPOSITORY
 
@@ -67,7 +68,7 @@ def test_the_page_of_options_has_every_option_and_no_other():
 
 
 @pytest.mark.parametrize(
-    "kind", [LedgerClient, Producer, Reader, Consumer, CursorHandle, Tokens, Outbox, LocalZooKeeper]
+    "kind", [LedgerClient, Producer, Transaction, Reader, Consumer, CursorHandle, Tokens, Outbox, LocalZooKeeper]
 )
 def test_the_page_of_the_client_names_every_public_method_and_no_other(kind):
     cells = [line.split("|")[1] for line in section(page("client.md"), kind.__name__).splitlines() if line[:1] == "|"]

@@ -120,6 +120,14 @@ def test_a_compacted_table_is_followed_by_its_tail_and_a_deletion_is_seen(tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_events_fan_out_to_topics_once_and_dead_letters_are_mended(tmp_path: Path) -> None:
+    printed = run("examples/fan_out.py", scratch=tmp_path)
+    told = re.findall(r"events-click (\d+), events-dead (\d+), events-order (\d+), events-signup (\d+)", printed)
+    assert told == [("90", "30", "90", "90"), ("180", "60", "180", "180"), ("240", "60", "180", "180")]
+    assert 'why: no topic in column \'topic\'; what: {"event": 9, "kind": null}; batch 0' in printed
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_order_is_joined_with_the_customer_as_of_now(tmp_path: Path) -> None:
     printed = run("examples/fresh_join.py", scratch=tmp_path)
     assert re.findall(r"order (\d): to (\w+); a read planned before says (\w+)", printed) == [
