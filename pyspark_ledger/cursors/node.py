@@ -144,7 +144,9 @@ class CursorNode:
         for _ in range(self.log.limits.change_attempts):
             found = self.newest()
             check(found.record)
-            nodes = [*self.vacate(self.owner_key), *self.vacate(self.reviser_key)]
+            members = [self.member_key(each.id) for each in found.record.members]
+            keys: list[HolderKey] = [self.owner_key, self.reviser_key, *members]
+            nodes = [op for key in keys for op in self.vacate(key)]
             look = partial(self._is_removed, found)
             if self.log.transactions.carry_out([Delete(self.key, found.version), *nodes], look, self.what):
                 return
@@ -202,7 +204,7 @@ class CursorNode:
         what = f"{self.what}: {holder.name} as its {role}"
         return Ephemeral(self.log.metadata, self.log.limits, self.log.clock, key, holder, what, guard)
 
-    def vacate(self, key: OwnerKey | ReviserKey) -> list[Op]:
+    def vacate(self, key: HolderKey) -> list[Op]:
         """Deletes the holder's node, if there is one, in a transaction that changes the cursor's holder."""
         self.log.metadata.sync()  # a stale read could miss a node, which would then be left behind
         return [] if self.log.metadata.read(key) is None else [Delete(key)]
