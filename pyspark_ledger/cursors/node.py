@@ -179,7 +179,7 @@ class CursorNode:
         ids = [id for id in members if id not in self.log.metadata.chores.leftovers]
         if not ids:
             return []
-        self.log.metadata.sync()  # in a stale answer somebody who is alive could look dead
+        self.log.metadata.sync()  # none of them may look dead in a stale answer
         found = self.log.metadata.read_many([self.member_key(id) for id in ids])
         return [each.record for each in found if each is not None]
 
