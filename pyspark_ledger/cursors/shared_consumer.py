@@ -124,7 +124,7 @@ class SharedConsumer(Receiver):
             if self._unwritten and self._log.clock.monotonic() - self._written_at > PERSIST_S:
                 self._written_at = self._log.clock.monotonic()
                 with contextlib.suppress(Conflict):  # others change it all the time: then later
-                    self._write()
+                    self._exchange()
         except Removed as removed:
             return self._rejoin(removed)
         return cursor
@@ -265,6 +265,7 @@ class SharedConsumer(Receiver):
             self._check_revision(cursor)
             if not self._is_current(cursor):
                 return None  # what was delivered before does not count any more (I7)
+            self._check_claims(cursor, keeps | done)
             now = self._acknowledged(shares.removed(cursor, dead, limits, died=True), done)
             now = shares.noted(now, notes, limits)
             now = shares.claimed(now, id, keeps | claim(now, keeps))
@@ -287,6 +288,15 @@ class SharedConsumer(Receiver):
         self._counts = {ordinal: count for ordinal, count in self._counts.items() if ordinal in keeps}
         self._counts |= shares.delivery_counts(cursor, new)
         return new
+
+    def _check_claims(self, cursor: Cursor, known: Runs) -> None:
+        """Nobody else takes away what it claims, within an epoch and a revision. So if that is not there, what it has
+        received may be lost, and other records may be in their places by now."""
+        mine = shares.member(cursor, self._follower.id)
+        assert mine is not None
+        if known.since(cursor.ordinal) - shares.claims(mine) - shares.acks(cursor):
+            self._history = -1  # from now on every call says so
+            raise self._rolled_back("has records in hand of which the subscription does not know")
 
     def _acknowledged(self, cursor: Cursor, done: Runs) -> Cursor:
         mine = shares.member(cursor, self._follower.id)
@@ -371,7 +381,7 @@ class SharedConsumer(Receiver):
         with self._lock:
             if self._follow() is None:
                 raise CursorUnderRevision(f"subscription '{self._node.name}' is being reset: try again")
-            self._write()
+            self._exchange()
             self._adopt(self._follower.change(lambda cursor: shares.redelivered(cursor, self._log.limits)))
 
     def flush(self) -> None:
@@ -384,13 +394,9 @@ class SharedConsumer(Receiver):
         with self._lock:
             self._check_history()
             try:
-                self._write()
+                self._exchange()
             except Removed as removed:
                 self._rejoin(removed)
-
-    def _write(self) -> None:
-        if self._unwritten or self._given_back:
-            self._exchange()
 
     def close(self) -> None:
         """Writes acknowledgements and leaves; what was delivered and not acknowledged goes to others at once. Closing
@@ -404,7 +410,7 @@ class SharedConsumer(Receiver):
                     self._check_history()
                     self._give_back(self._hand)
                     with contextlib.suppress(Removed):  # then it has nothing in hand
-                        self._write()
+                        self._exchange()
                 finally:
                     self._closed = True
                     self._follower.detach()

@@ -10,7 +10,7 @@ another one stays where it is until its owner has nothing of it in hand, or is g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -112,8 +112,10 @@ def _nobody_waits(cursor: Cursor) -> Cursor:
 
 
 def claimed(cursor: Cursor, id: bytes, ordinals: Runs) -> Cursor:
-    """The member claims these records, and no others."""
-    return _each(cursor, lambda each: replace(each, claims=ordinals.pack(0)) if each.id == id else each)
+    """The member claims these records, and no others. What another claims is not its own: after a rollback of ZooKeeper
+    it may think so."""
+    free = ordinals - (run for each in cursor.members if each.id != id for run in claims(each))
+    return _each(cursor, lambda each: replace(each, claims=free.pack(0)) if each.id == id else each)
 
 
 def unclaimed(cursor: Cursor, end: int, id: bytes, keeps: Runs) -> Runs:
@@ -265,7 +267,3 @@ def leaving(cursor: Cursor, id: bytes) -> Runs:
     """The slots that a member owns, and is to hand over."""
     each = member(cursor, id)
     return Runs() if each is None else slots(each) - dealt(each)
-
-
-def others(cursor: Cursor, id: bytes) -> Iterator[Member]:
-    return (each for each in cursor.members if each.id != id)

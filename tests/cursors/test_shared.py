@@ -12,6 +12,7 @@ from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.cursors import shares
 from pyspark_ledger.cursors.attachment import Attachment
 from pyspark_ledger.cursors.consumer import Consumer
+from pyspark_ledger.cursors.membership import Membership
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import RevisionController
 from pyspark_ledger.errors import Conflict, Fenced, InvalidInput, OutcomeUnknown
@@ -296,6 +297,33 @@ def test_an_owner_does_not_push_out_one_that_has_just_joined_I6(world):
     node.update(lambda _: joined)
     Attachment(node)._take(seen, [])
     assert cursor(world) == joined
+
+
+def test_one_that_joins_does_not_push_out_an_owner_that_was_faster_I6(world):
+    node = CursorNode(world.log(), "s")
+    seen = node.ensure("earliest")
+    owner = Attachment(CursorNode(world.log(), "s")).attach()
+    node.refresh(sync=True)
+    Membership(node, "shared", "a newcomer")._take(seen, [])
+    assert cursor(world) == owner
+
+
+def test_one_that_joins_while_the_cursor_is_being_moved_comes_after_that_I7(world):
+    node = CursorNode(world.log(), "s")
+    seen = node.ensure("earliest")
+    controller = RevisionController(CursorNode(world.log(), "s"))
+    controller.start_revision()
+    node.refresh(sync=True)
+    Membership(node, "shared", "a newcomer")._take(seen, [])
+    assert cursor(world).members == ()
+
+
+def test_one_that_lives_does_not_look_dead_in_a_stale_answer_I6(world):
+    faults = Faults()
+    looks = shared(world, faults)
+    shared(world)
+    faults.next_read("missing")
+    assert looks._follower.dead(cursor(world)) == []
 
 
 def test_a_subscription_that_is_shared_is_not_deleted_and_one_of_the_dead_is(world):
