@@ -157,10 +157,11 @@ class SharedConsumer(Receiver):
         while self._queue:
             message = self._queue.popleft()
             ordinal = message.ordinal
-            if ordinal >= self._node.current(POLL_S).ordinal:  # somebody may have acknowledged it from outside
+            if ordinal >= self._node.current(POLL_S).ordinal:
                 self._counts[ordinal] = self._counts.get(ordinal, 0) + 1
                 self._hand[ordinal] = self._log.clock.monotonic()
                 return replace(message, delivery_count=self._counts[ordinal])
+            self._is_done(ordinal)  # somebody has acknowledged it from outside
         return None
 
     def _fill(self) -> bool:
@@ -301,12 +302,11 @@ class SharedConsumer(Receiver):
     def _acknowledged(self, cursor: Cursor, done: Runs) -> Cursor:
         mine = shares.member(cursor, self._follower.id)
         assert mine is not None
-        counts = done & shares.held(cursor, mine)  # nothing else is ours to acknowledge
-        if not counts:
+        acks = shares.acks(cursor) | (done & shares.held(cursor, mine))  # nothing else is ours to acknowledge
+        ordinal = acks.next_missing(cursor.ordinal)
+        if ordinal == cursor.ordinal and acks == shares.acks(cursor):
             return cursor
-        acks = shares.acks(cursor) | counts
-        moved = self._node.moved(cursor, acks.next_missing(cursor.ordinal), acks)
-        return shares.forgotten(moved, self._log.limits)
+        return shares.forgotten(self._node.moved(cursor, ordinal, acks), self._log.limits)
 
     def _notes(self) -> dict[int, int]:
         """How often records were delivered in vain. What it still has is not counted yet: that is done when it dies."""

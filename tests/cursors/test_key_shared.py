@@ -9,6 +9,8 @@ import pytest
 
 from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.cursors import shares
+from pyspark_ledger.cursors.node import CursorNode
+from pyspark_ledger.cursors.revision import RevisionController
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.log import keys
 from pyspark_ledger.metadata.port import PartKey
@@ -134,6 +136,8 @@ def test_a_refused_record_holds_back_later_ones_of_its_key_until_it_is_acknowled
     first, *rest = take(consumer, 3)
     consumer.negative_acknowledge(first)
     assert numbers(take(consumer)) == [n for n in range(3, 12) if n % 3]
+    send(world, ("key 0", 12))
+    assert take(consumer) == []
     world.clock.sleep(1)
     [again] = take(consumer)
     assert (again["n"], again.delivery_count) == (0, 2)
@@ -142,7 +146,7 @@ def test_a_refused_record_holds_back_later_ones_of_its_key_until_it_is_acknowled
     world.clock.sleep(2)
     [again] = take(consumer)
     acknowledge(consumer, [again, *rest])
-    assert numbers(take(consumer)) == [3, 6, 9]
+    assert numbers(take(consumer)) == [3, 6, 9, 12]
 
 
 def test_several_refused_records_of_a_key_come_again_in_order(tmp_path):
@@ -219,6 +223,22 @@ def test_a_scan_in_flight_when_the_cursor_is_reset_is_dropped_pip_269_scenario_2
     consumer._follow()
     assert not consumer._complete_read(read, fetched)
     assert numbers(take(consumer)) == list(range(10, 20))
+
+
+def test_nothing_is_read_while_the_cursor_is_being_moved(tmp_path):
+    world = keyed_world(tmp_path, 20, keys=4)
+    consumer = key_shared(world)
+    consumer._follow()
+    read = consumer._begin_read()
+    fetched = consumer._fetch(read)
+    controller = RevisionController(CursorNode(world.log(), "s"))
+    controller.start_revision()
+    consumer._follow()
+    assert consumer._begin_read() is None
+    assert not consumer._complete_read(read, fetched)
+    assert take(consumer) == []
+    controller.give_up()
+    assert numbers(take(consumer)) == list(range(20))
 
 
 def test_a_redelivery_by_one_acts_on_all_and_ends_waiting_pip_84(tmp_path):

@@ -198,14 +198,14 @@ def test_what_is_neither_acknowledged_nor_refused_comes_again_after_the_time_out
 
 def test_a_record_that_was_to_come_again_and_is_acknowledged_does_not_come_I8(world):
     consumer = shared(world, prefetch=4)
-    [first] = take(consumer, 1)
-    consumer.negative_acknowledge(first)
-    assert consumer.acknowledge(first)
-    assert consumer.acknowledge(first)
+    _, second = take(consumer, 2)
+    consumer.negative_acknowledge(second)
+    assert consumer.acknowledge(second)
+    assert consumer.acknowledge(second)
     consumer.flush()
-    assert consumer.acknowledge(first)
+    assert consumer.acknowledge(second)
     world.clock.sleep(5)
-    assert 0 not in numbers(take(consumer))
+    assert 1 not in numbers(take(consumer))
 
 
 def test_an_idle_one_writes_nothing(world):
@@ -402,6 +402,7 @@ def test_a_read_that_comes_back_while_the_cursor_is_being_moved_is_dropped(world
     controller = RevisionController(CursorNode(world.log(), "s"))
     controller.start_revision()
     consumer._follow()
+    assert consumer._begin_read() is None
     assert not consumer._complete_read(read, fetched)
     assert take(consumer) == []
     controller.give_up()
@@ -434,6 +435,27 @@ def test_a_redelivery_by_one_acts_on_all_pip_84(world):
     assert sorted(numbers(again)) == list(range(30))  # what was acknowledged was not written
     assert {message.epoch for message in again} == {2}
     assert {m.delivery_count for m in again if m["n"] in numbers(mine + other)} == {2}
+
+
+def test_what_was_delivered_before_a_redelivery_is_not_acknowledged_in_place_of_what_came_after_pip_84(world):
+    consumer = shared(world, prefetch=5)
+    [before] = take(consumer, 1)
+    consumer.redeliver_unacknowledged()
+    [after] = take(consumer, 1)
+    assert (before.ordinal, before.epoch + 1) == (after.ordinal, after.epoch)
+    assert not consumer.acknowledge(before)
+    assert consumer.acknowledge(after)
+
+
+@pytest.mark.parametrize("act", ["rewind", "redeliver"])
+def test_an_acknowledgement_that_was_not_written_is_cancelled_by_a_reset_I7(world, act):
+    consumer = shared(world, prefetch=5)
+    [message] = take(consumer, 1)
+    assert consumer.acknowledge(message)
+    getattr(handle(world), act)()
+    consumer.flush()
+    assert cursor(world).ordinal == 0
+    assert numbers(take(consumer)) == list(range(30))
 
 
 def test_redelivery_keeps_what_the_one_who_asks_has_acknowledged(world):

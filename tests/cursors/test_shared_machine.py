@@ -9,12 +9,14 @@ refuse; others reset the subscription and have records redelivered; answers are 
 
 from __future__ import annotations
 
+import random
 import shutil
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -35,7 +37,7 @@ from pyspark_ledger.log.log import Log
 from pyspark_ledger.metadata.records import Cursor
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
-from tests.support import examples
+from tests.support import examples, histories
 from tests.support.worlds import World
 
 KEYED = pa.schema([pa.field("k", pa.string()), pa.field("n", pa.int64())])
@@ -82,7 +84,7 @@ class SharedMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.world = World(self.folder, clock=SeededClock(seed), schema=KEYED, key="k")
         self.prefetch, self.records = prefetch, 0
-        self.append(8)
+        self.append(20)
         self.node = CursorNode(self.world.log(), "s")
         self.node.ensure("earliest")
         rates = {"lost_before": trouble, "applied_then_lost": trouble, "delayed": trouble, "stale_read": trouble}
@@ -90,11 +92,12 @@ class SharedMachine(RuleBasedStateMachine):
         self.resets = Faults(seed + PROCESSES, **rates)
         self.resetter = CursorHandle(self.world.log(self.resets), "s")
         self.before = self.cursor()
+        self.outside = (0, 0)  # a revision, and the records before this one were acknowledged from outside
 
     def cursor(self) -> Cursor:
         return self.node.refresh(sync=True)
 
-    @rule(count=st.integers(1, 8))
+    @rule(count=st.integers(1, 20))
     def append(self, count: int) -> None:
         with Producer(self.world.log()) as producer:
             for n in range(self.records, self.records + count):
@@ -118,7 +121,15 @@ class SharedMachine(RuleBasedStateMachine):
             self.die(who)
             return None
 
-    @rule(who=st.integers(0, PROCESSES - 1), count=st.integers(1, 6))
+    @rule(seed=st.integers(0, 2**32), steps=st.integers(5, 40))
+    def work(self, seed: int, steps: int) -> None:
+        """All of them, for a while."""
+        chance = random.Random(seed)
+        for _ in range(steps):
+            who = chance.randrange(PROCESSES)
+            act = chance.choice([self.receive, self.receive, self.acknowledge, self.acknowledge, self.refuse])
+            act(who, chance.randrange(1, 5))
+
     def receive(self, who: int, count: int) -> None:
         for _ in range(count):
             before = self.cursor()
@@ -129,7 +140,8 @@ class SharedMachine(RuleBasedStateMachine):
     def check_delivery(self, process: Process, message: Message, before: Cursor) -> None:
         assert process.consumer is not None
         ordinal, after = message.ordinal, self.cursor()
-        if message.revision == before.revision:
+        # Who reads from a server that is behind learns later what somebody has acknowledged from outside.
+        if message.revision == before.revision and (message.revision, ordinal) >= self.outside:
             assert not _is_done(before, ordinal), "what was acknowledged is delivered again"
         id = process.consumer._follower.id
         if _counts(id, message, after):
@@ -149,11 +161,12 @@ class SharedMachine(RuleBasedStateMachine):
                 kept = process.hand.get(ordinal) or process.done.get(ordinal)
                 assert _counts(*kept or (b"", message), cursor), f"it overtakes {ordinal} of its key"
 
-    @rule(who=st.integers(0, PROCESSES - 1), which=st.integers(0, 30), count=st.integers(1, 4))
-    def acknowledge(self, who: int, which: int, count: int) -> None:
+    def acknowledge(self, who: int, count: int) -> None:
         process = self.processes[who]
-        for _ in range(min(count, len(process.hand))):
-            ordinal = sorted(process.hand)[which % len(process.hand)]
+        for number in range(count):
+            if not process.hand:
+                return
+            ordinal = sorted(process.hand)[number * count % len(process.hand)]
             id, message = process.hand[ordinal]
             counts = self.attempt(who, lambda consumer, message=message: consumer.acknowledge(message))
             if counts is not None:
@@ -161,7 +174,6 @@ class SharedMachine(RuleBasedStateMachine):
                 if counts:
                     process.done[ordinal] = id, message
 
-    @rule(who=st.integers(0, PROCESSES - 1), which=st.integers(0, 30))
     def refuse(self, who: int, which: int) -> None:
         process = self.processes[who]
         if process.hand:
@@ -234,6 +246,7 @@ class SharedMachine(RuleBasedStateMachine):
         cursor, log = self.cursor(), self.world.log()
         if cursor.ordinal <= value <= self.records and not cursor.reviser:
             CursorHandle(log, "s").mark_delete(scan.position_at(log, log.view(), value))
+            self.outside = cursor.revision, value
 
     @rule(who=st.integers(0, PROCESSES), step=st.integers(1, 4), applied=st.booleans())
     def crash_soon(self, who: int, step: int, applied: bool) -> None:
@@ -277,7 +290,8 @@ class SharedMachine(RuleBasedStateMachine):
                 self.world.clock.sleep(1.1)
                 for who in (1, 2):
                     self.receive(who, 20)
-                    self.acknowledge(who, 0, 100)
+                    self.acknowledge(who, 100)
+                    self.flush(who)
                 if self.cursor().ordinal == self.records:
                     break
             assert self.cursor().ordinal == self.records, f"{self.cursor()} gets nowhere (I16)"
@@ -291,7 +305,7 @@ class KeySharedMachine(SharedMachine):
 
 SETTINGS = settings(
     max_examples=examples(40),
-    stateful_step_count=40,
+    stateful_step_count=30,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
 )
@@ -299,3 +313,34 @@ TestSharedMachine = SharedMachine.TestCase
 TestSharedMachine.settings = SETTINGS
 TestKeySharedMachine = KeySharedMachine.TestCase
 TestKeySharedMachine.settings = SETTINGS
+
+
+@pytest.mark.parametrize("seed", histories(20))
+@pytest.mark.parametrize("kind", [SharedMachine, KeySharedMachine])
+def test_long_histories_from_a_seed_I1_I7_I8_I16(kind, seed):
+    """The same, with more work between troubles than a search for short examples does."""
+    chance, machine = random.Random(seed), kind()
+    machine.start(seed, chance.choice([0.0, 0.02, 0.1]), chance.choice([1, 4, 1000]))
+
+    def one() -> int:
+        return chance.randrange(PROCESSES)
+
+    seldom = [
+        lambda: machine.append(chance.randrange(1, 20)),
+        lambda: machine.flush(one()),
+        lambda: machine.redeliver(one()),
+        lambda: machine.leave(one()),
+        lambda: machine.die(one()),
+        lambda: machine.hang(one()),
+        lambda: machine.do_chores(one()),
+        lambda: machine.revise(chance.choice(["reset", "skip", "rewind", "redeliver"]), chance.randrange(40)),
+        lambda: machine.acknowledge_from_outside(chance.randrange(40)),
+        lambda: machine.crash_soon(chance.randrange(PROCESSES + 1), chance.randrange(1, 5), chance.random() < 0.5),
+        machine.deliver_zombies,
+        lambda: machine.wait(chance.choice([0.5, 1.5, 5.0])),
+    ]
+    for _ in range(30):
+        machine.work(chance.randrange(2**32), chance.randrange(30))
+        chance.choice(seldom)()
+        machine.the_record_is_sound()
+    machine.teardown()

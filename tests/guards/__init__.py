@@ -17,6 +17,7 @@ from tests.guards import (
     recovery,
     retention,
     rewriting,
+    sharing,
     tokens,
     verifying,
 )
@@ -37,6 +38,7 @@ GUARDS = [
     *recovery.GUARDS,
     *retention.GUARDS,
     *rewriting.GUARDS,
+    *sharing.GUARDS,
     *tokens.GUARDS,
     *verifying.GUARDS,
 ]
