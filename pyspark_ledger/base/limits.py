@@ -22,6 +22,10 @@ class Limits:
     inline_mask_bytes: int = 512  # and so does one whose masks are longer
     inline_producers_bytes: int = 100_000
     acks_bytes: int = 500_000  # of one cursor: at least 125,000 gaps between acknowledged records
+    members: int = 100  # consumers that share a subscription,
+    claim_runs: int = 500  # gaps in what each of them has in hand,
+    shared_acks_bytes: int = 64_000  # and of acknowledged records after gaps, before nobody goes further ahead
+    deliveries_bytes: int = 16_000  # of what a cursor remembers of records that were delivered in vain
     remembered_operations: int = 16
     remembered_revisions: int = 16
     kept_snapshots: int = 4  # of a kind in storage: if the newest is damaged, one before it is read

@@ -46,7 +46,7 @@ class Acknowledging(Beside):
 
     def _check(self, cursor: Cursor) -> None:
         consumer = self._consumer
-        consumer._attachment.check_may_change(cursor)
+        consumer._follower.check_may_change(cursor)
         consumer._check_revision(cursor)
         acks = self._node.acks(cursor)
         for message in self._messages:

@@ -1,5 +1,5 @@
-"""Ephemeral nodes, which exist while their holder lives: the owner of a subscription, who resets it, the compactor of a
-topic, who rewrites its files, the pin of a reader.
+"""Ephemeral nodes, which exist while their holder lives: the owner of a subscription, those who share one, who resets
+it, the compactor of a topic, who rewrites its files, the pin of a reader.
 
 ZooKeeper deletes such a node when the session ends that created it. A holder that lives on does not notice by itself.
 And a call that failed may leave a node that stays for as long as its process. So every such node has an object here:
@@ -30,6 +30,7 @@ from pyspark_ledger.metadata.port import (
     Create,
     Delete,
     Key,
+    MemberKey,
     Metadata,
     Op,
     OwnerKey,
@@ -47,7 +48,7 @@ from pyspark_ledger.metadata.transactions import Transactions
 
 logger = logging.getLogger(__name__)
 
-EphemeralKey = OwnerKey | ReviserKey | CompactorKey | RewriterKey | PinKey | RequestKey
+EphemeralKey = OwnerKey | ReviserKey | MemberKey | CompactorKey | RewriterKey | PinKey | RequestKey
 Guard = Callable[[], Check | None]  # checks that the record still names us; None: it does not
 
 

@@ -173,6 +173,15 @@ class ReviserKey(Key[Holder]):
 
 
 @dataclass(frozen=True, slots=True)
+class MemberKey(Key[Holder]):
+    """One of those who share a cursor; ephemeral."""
+
+    uuid: str
+    name: str
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class CompactorKey(Key[Holder]):
     """Who is compacting a topic; ephemeral."""
 
@@ -311,6 +320,7 @@ AnyKey = (
     | CursorKey
     | OwnerKey
     | ReviserKey
+    | MemberKey
     | PinKey
     | CompactorKey
     | RewriterKey

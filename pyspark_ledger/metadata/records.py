@@ -292,6 +292,18 @@ class PastRevision:
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """One of those who share a subscription. Numbers are in runs (see runs.py) that are packed from 0."""
+
+    id: bytes
+    name: str
+    since_ms: int
+    claims: bytes = b""  # records that it has, or is about to have, in hand, by ordinal: nobody else gets them
+    slots: bytes = b""  # of the keys whose records it gets,
+    dealt: bytes = b""  # and of those whose records it is to get: a slot moves when nothing of it is in hand any more
+
+
+@dataclass(frozen=True, slots=True)
 class Cursor:
     """A subscription's durable state. One node, so one version guards all of it."""
 
@@ -318,6 +330,10 @@ class Cursor:
     compacted: bool = False  # it is followed by readers of compacted ledgers: these also have what the log has given up
     abandoned: bool = False  # its owner has died, and maintenance has noticed: from then on nobody uses it
     lost: int = 0  # records that it has lost so far, to trimming and to quotas, and that its reader was told of
+    sharing: str = ""  # how its consumers share it: "shared", "key_shared"; empty: one at a time owns it
+    members: tuple[Member, ...] = ()  # those who share it, in the order in which they came
+    # How often records that are not acknowledged were delivered before: a number, and runs of ordinals packed from 0.
+    deliveries: tuple[tuple[int, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

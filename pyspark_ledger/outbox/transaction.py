@@ -100,6 +100,11 @@ class Transaction:
         because the subscription was reset or its messages are delivered again, or is acknowledged already, then the
         commit raises Conflict (LEDGER_MESSAGE_OUTDATED), and nothing is changed."""
         self._check_may_add()
+        if not isinstance(consumer, Consumer):
+            raise InvalidInput(
+                "only an exclusive or a failover consumer can acknowledge in a transaction, not "
+                f"{type(consumer).__name__}: acknowledge after the transaction, or use record ids or tokens"
+            )
         given = [messages] if isinstance(messages, Message) else list(messages)
         for each in given:
             if not isinstance(each, Message):

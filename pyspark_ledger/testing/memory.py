@@ -37,6 +37,7 @@ from pyspark_ledger.metadata.port import (
     Key,
     LedgerKey,
     MaintainerKey,
+    MemberKey,
     Metadata,
     MoverKey,
     NamespaceKey,
@@ -578,7 +579,7 @@ def _parent(key: Key[Any]) -> Key[Any] | None:
             return TopicsKey()
         case HeadKey(uuid) | DedupKey(uuid) | PoliciesKey(uuid) | RetentionKey(uuid) | GcKey(uuid) | PartKey(uuid, _):
             return RootKey(uuid)
-        case CursorKey(uuid, _) | OwnerKey(uuid, _) | ReviserKey(uuid, _):
+        case CursorKey(uuid, _) | OwnerKey(uuid, _) | ReviserKey(uuid, _) | MemberKey(uuid, _, _):
             return PartKey(uuid, "subscriptions")
         case PinKey(uuid, _):
             return PartKey(uuid, "pins")

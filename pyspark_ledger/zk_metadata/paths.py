@@ -19,6 +19,7 @@ Below the namespace's root::
     /logs/<uuid>/subscriptions/cursor-<name>   a subscription
     /logs/<uuid>/subscriptions/owner-<name>    who is attached to it, ephemeral
     /logs/<uuid>/subscriptions/reviser-<name>  who is resetting it, ephemeral
+    /logs/<uuid>/subscriptions/member-<id>-<name>     one of those who share it, ephemeral
     /logs/<uuid>/locks/compactor               who is compacting the topic, ephemeral
     /logs/<uuid>/pins/<id>                     a running reader of compacted ledgers, ephemeral
     /logs/<uuid>/queue                         written by every writer that begins to wait for its turn
@@ -58,6 +59,7 @@ from pyspark_ledger.metadata.port import (
     Key,
     LedgerKey,
     MaintainerKey,
+    MemberKey,
     MoverKey,
     NamespaceKey,
     OutboxesKey,
@@ -137,6 +139,10 @@ _PATTERNS = tuple(
         (f"{_LOG}/subscriptions/cursor-{_NAME}", lambda uuid, name: CursorKey(unquote(uuid), unquote(name))),
         (f"{_LOG}/subscriptions/owner-{_NAME}", lambda uuid, name: OwnerKey(unquote(uuid), unquote(name))),
         (f"{_LOG}/subscriptions/reviser-{_NAME}", lambda uuid, name: ReviserKey(unquote(uuid), unquote(name))),
+        (
+            f"{_LOG}/subscriptions/member-([0-9a-f]{{32}})-{_NAME}",
+            lambda uuid, id, name: MemberKey(unquote(uuid), unquote(name), bytes.fromhex(id)),
+        ),
         (f"{_LOG}/locks/compactor", lambda uuid: CompactorKey(unquote(uuid))),
         (f"{_LOG}/locks/rewriter", lambda uuid: RewriterKey(unquote(uuid))),
         (f"{_LOG}/pins/{_NAME}", lambda uuid, id: PinKey(unquote(uuid), unquote(id))),
@@ -196,6 +202,7 @@ _PATHS: dict[type[Key[Any]], Callable[[Any], str]] = {
     CursorKey: lambda key: f"{_log(key.uuid)}/subscriptions/cursor-{segment(key.name)}",
     OwnerKey: lambda key: f"{_log(key.uuid)}/subscriptions/owner-{segment(key.name)}",
     ReviserKey: lambda key: f"{_log(key.uuid)}/subscriptions/reviser-{segment(key.name)}",
+    MemberKey: lambda key: f"{_log(key.uuid)}/subscriptions/member-{key.id.hex()}-{segment(key.name)}",
     CompactorKey: lambda key: f"{_log(key.uuid)}/locks/compactor",
     RewriterKey: lambda key: f"{_log(key.uuid)}/locks/rewriter",
     PinKey: lambda key: f"{_log(key.uuid)}/pins/{segment(key.id)}",

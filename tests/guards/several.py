@@ -77,7 +77,7 @@ GUARDS = [
     Guard(
         "transaction/only-the-owner-acknowledges",
         "cursors/acknowledging.py",
-        "        consumer._attachment.check_may_change(cursor)\n",
+        "        consumer._follower.check_may_change(cursor)\n",
         instead="",
         why="Who was replaced acknowledges nothing, and nothing is acknowledged while the cursor is reset (I6, I7).",
         tests=(f"{_TRANSACTION}test_while_somebody_resets_the_subscription_nothing_is_acknowledged_I7",),

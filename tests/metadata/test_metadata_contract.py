@@ -29,6 +29,7 @@ from pyspark_ledger.metadata.port import (
     GcKey,
     HeadKey,
     LedgerKey,
+    MemberKey,
     Metadata,
     MoverKey,
     NamespaceKey,
@@ -69,6 +70,7 @@ from pyspark_ledger.metadata.records import (
     Head,
     Holder,
     Marker,
+    Member,
     Moving,
     Namespace,
     NodeRecord,
@@ -163,6 +165,9 @@ CURSOR = Cursor(
     past_revisions=(PastRevision(1, Position(0, 1, 2)),),
     void_below=2,
     id=b"i" * 16,
+    sharing="key_shared",
+    members=(Member(b"m" * 16, "a consumer", 8, b"\x02\x03", b"\x04\x05", b"\x06\x07"),),
+    deliveries=((1, b"\x01\x01"), (4, b"\x00\x01")),
 )
 
 ROOT, HEAD_KEY, LEDGER = RootKey(UUID), HeadKey(UUID), LedgerKey(UUID, 41)
@@ -195,6 +200,7 @@ NODES: list[tuple[AnyKey, NodeRecord]] = [
     (RewriterKey(UUID), Holder(b"w" * 16, "somebody else", 6)),
     (PinKey(UUID, "a-reader"), Pin(Position(4, 5, 6))),
     (ReviserKey(UUID, "billing"), Holder(b"r" * 16, "somebody", 5)),
+    (MemberKey(UUID, "bill-ing/ä", bytes(range(16))), Holder(bytes(range(16)), "a worker", 5)),
     (CommitKey(UUID, 41, 41_007), COMMIT),
     (TokenGroupKey(UUID, "invoices"), TokenGroup(1 << 20, b"\x01\x02", ((7, b"bits"),), b"\x03\x04", 9, (b"o" * 16,))),
     (TokenChunkKey(UUID, "invoices", 3), TokenChunk(file=FILE)),
