@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import islice
 
 import pyarrow as pa
 import pytest
@@ -58,7 +59,7 @@ class Place:
         """Acknowledges all but the poison. Returns how often each record came, as their counts."""
         came: dict[int, list[int]] = {}
         for _ in range(seconds):
-            while (message := consumer.receive(0.0)) is not None:
+            for message in islice(iter(lambda: consumer.receive(0.0), None), 4 * RECORDS):
                 came.setdefault(message["n"], []).append(message.delivery_count)
                 if message["n"] in poison:
                     consumer.negative_acknowledge(message)
