@@ -44,13 +44,13 @@ GO_ON_S = 240.0  # for everybody to do something again when the faults are over
 CATCH_UP_S = 240.0
 STOP_S = 60.0
 QUERIES = ("copy", "follow", "latest", "bill")
-WRITERS = ("named", "plain", "minter", "resetter", "careful")
+WRITERS = ("named", "plain", "service", "minter", "resetter", "careful")
 
 
 def full_cast(world: World) -> list[Process]:
     roles = [
-        "named-1", "named-2", "plain-1", "minter-1", "spender-1", "reader-1", "worker-1", "worker-2", "resetter-1",
-        "resetter-2", "careful-1", "looker-1", "archivist-1", "maintainer-1", "maintainer-2",
+        "named-1", "named-2", "plain-1", "service-1", "minter-1", "spender-1", "reader-1", "worker-1", "worker-2",
+        "resetter-1", "resetter-2", "careful-1", "looker-1", "archivist-1", "maintainer-1", "maintainer-2",
     ]  # fmt: skip
     drivers = [
         Process(world, "driver-1", queries=("copy", "latest")),
@@ -61,8 +61,8 @@ def full_cast(world: World) -> list[Process]:
 
 def short_cast(world: World) -> list[Process]:
     roles = [
-        "named-1", "plain-1", "minter-1", "spender-1", "reader-1", "worker-1", "resetter-1", "careful-1", "looker-1",
-        "archivist-1", "maintainer-1", "maintainer-2",
+        "named-1", "plain-1", "service-1", "minter-1", "spender-1", "reader-1", "worker-1", "resetter-1", "careful-1",
+        "looker-1", "archivist-1", "maintainer-1", "maintainer-2",
     ]  # fmt: skip
     return [Process(world, "driver-1", queries=QUERIES), *(Process(world, n, n.partition("-")[0]) for n in roles)]
 
