@@ -92,11 +92,12 @@ class Delivery:
         return Waiting(limits.max_waiting_records, limits.max_waiting_bytes)
 
     def check_usable(self) -> None:
-        self.check_not_forked()
-        if self._refuses:
-            raise InvalidInput("this producer is closed", "LEDGER_CLOSED")
-        if self._stopped is not None:
-            raise copy(self._stopped)
+        if self._is_forked or self._refuses or self._stopped is not None:  # called twice for each record
+            self.check_not_forked()
+            if self._refuses:
+                raise InvalidInput("this producer is closed", "LEDGER_CLOSED")
+            if self._stopped is not None:
+                raise copy(self._stopped)
 
     def check_not_forked(self) -> None:
         if self._is_forked:
@@ -116,16 +117,17 @@ class Delivery:
 
     def add(self, record: dict[str, Any], size: int, sequence_id: int | None) -> Receipt:
         """With the lock."""
-        waiting, now = self.waiting, self._clock.monotonic()
+        waiting, lingers = self.waiting, self._background is not None
         part = waiting.last
         wakes = part is None
-        if self._background is not None:
+        if lingers and self._flusher.thread is None:
             self._start_flusher()  # before the record is taken: it may fail
+        now = self._clock.monotonic()
         if part is None or not self._may_join(part, now):
             part = self.new_part(now)
             waiting.open(part)
         receipt = waiting.add(part, record, size, sequence_id)
-        if self._background is not None and (wakes or _is_full(part)):
+        if lingers and (wakes or _is_full(part)):
             self._flusher.wake()
         return receipt
 
