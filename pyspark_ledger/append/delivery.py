@@ -10,10 +10,9 @@ import logging
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import copy
-from types import TracebackType
 from typing import Any
 
 from pyspark_ledger.append import leaving
@@ -23,6 +22,7 @@ from pyspark_ledger.append.flusher import Flusher
 from pyspark_ledger.append.receipt import Receipt, tell
 from pyspark_ledger.append.record_check import RecordCheck
 from pyspark_ledger.append.sender import Sender, may_pass
+from pyspark_ledger.append.turn import Turn
 from pyspark_ledger.append.waiting import Part, Waiting
 from pyspark_ledger.base.clock import Clock, Deadline
 from pyspark_ledger.errors import Fenced, InvalidInput, LedgerError, OutcomeUnknown, Unavailable
@@ -37,34 +37,6 @@ LONGEST_RETRY_S = 2.0
 _LOOK_S = 0.1  # how often a flush looks whether the background has stored what it waits for
 
 
-class _Turn:
-    """Who has it stores parts: only that thread uses the log. Those who wait for a receipt are told when the turn has
-    ended, so that they may flush, or wait for another one, in what they do then."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.told: list[Receipt] = []
-
-    @contextmanager
-    def within(self, timeout_s: float) -> Iterator[bool]:
-        """Whether it was free in time."""
-        if not self._lock.acquire(timeout=timeout_s):
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            self.__exit__(None, None, None)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        told, self.told = self.told, []
-        self._lock.release()
-        tell(told)
-
-
 class Delivery:
     """``lock`` guards what waits, and is held for moments. Who needs the ``turn`` too takes that first."""
 
@@ -72,7 +44,7 @@ class Delivery:
         self._sender, self._clock, self._background = sender, clock, background
         self._topic, self._name, self._process = topic, name, os.getpid()
         self.lock = threading.Lock()
-        self.turn = _Turn()
+        self.turn = Turn()
         self.explicit = False  # whether records bring their own ids
         self.persisted: int | None = None  # the last id known to be in the log
         self.doubtful: int | None = None  # the last id that was given up, and may be in the log all the same
@@ -96,8 +68,11 @@ class Delivery:
             self.check_not_forked()
             if self._refuses:
                 raise InvalidInput("this producer is closed", "LEDGER_CLOSED")
-            if self._stopped is not None:
-                raise copy(self._stopped)
+            self._check_not_stopped()
+
+    def _check_not_stopped(self) -> None:
+        if self._stopped is not None:
+            raise copy(self._stopped)
 
     def check_not_forked(self) -> None:
         if self._is_forked:
@@ -174,8 +149,10 @@ class Delivery:
 
     def wanted(self, part: Part) -> None:
         if self.needs_a_flush:
+            self.check_not_forked()
             try:
-                self.flush()
+                self._check_not_stopped()
+                self._flush()  # also while another thread closes it
             except LedgerError:
                 if part.outcome is None:  # else it was about records that were sent later
                     raise
@@ -384,15 +361,13 @@ class Delivery:
         if self._is_closed:
             return
         self.check_not_forked()
-        if self._stopped is not None:
-            raise copy(self._stopped)
+        self._check_not_stopped()
         self._refuses = True
         try:
             if timeout_s is not None and not self._flusher.is_me and not self._drain(timeout_s):
                 raise self._left(timeout_s)
             self._flush()  # or it says what has become of the records since
-            if self._stopped is not None:
-                raise copy(self._stopped)
+            self._check_not_stopped()
             self._is_closed = True
         finally:
             self._refuses = self._is_closed

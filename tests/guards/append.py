@@ -388,7 +388,7 @@ GUARDS = [
     ),
     Guard(
         "append/those-who-wait-are-told-after-the-turn",
-        "append/delivery.py",
+        "append/turn.py",
         "        self._lock.release()\n        tell(told)\n",
         instead="        tell(told)\n        self._lock.release()\n",
         why="A callback may flush or wait for another record, which needs the turn (I16).",
