@@ -1,4 +1,4 @@
-"""Whose turn it is to use a producer's log."""
+"""Who may use a producer's log at this moment."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from types import TracebackType
 from pyspark_ledger.append.receipt import Receipt, tell
 
 
-class Turn:
-    """Who has it stores parts: only that thread uses the log. Those who wait for a receipt are told when the turn has
-    ended, so that they may flush, or wait for another one, in what they do then."""
+class Hold:
+    """Who has it stores parts: only that thread uses the log. Those who wait for a receipt are told when it was
+    given back, so that they may flush, or wait for another one, in what they do then."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
