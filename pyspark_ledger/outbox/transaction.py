@@ -100,15 +100,15 @@ class Transaction:
         because the subscription was reset or its messages are delivered again, or is acknowledged already, then the
         commit raises Conflict (LEDGER_MESSAGE_OUTDATED), and nothing is changed."""
         self._check_may_add()
+        given = [messages] if isinstance(messages, Message) else list(messages)
+        for each in given:
+            if not isinstance(each, Message):
+                raise InvalidInput(f"{each!r} is no message of a consumer")
         if not isinstance(consumer, Consumer):
             raise InvalidInput(
                 "only an exclusive or a failover consumer can acknowledge in a transaction, not "
                 f"{type(consumer).__name__}: acknowledge after the transaction, or use record ids or tokens"
             )
-        given = [messages] if isinstance(messages, Message) else list(messages)
-        for each in given:
-            if not isinstance(each, Message):
-                raise InvalidInput(f"{each!r} is no message of a consumer")
         self._messages.setdefault(id(consumer), (consumer, []))[1].extend(given)
 
     def consume(self, tokens: Tokens, ids: Sequence[str] | Sequence[int]) -> None:
