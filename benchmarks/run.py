@@ -189,7 +189,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = {"environment": environment(options)}
     with work_folder(options.work) as work, ExitStack() as stack:
         zookeeper = start_zookeeper(stack, options.without_ledger)
-        if {"source", "sink", "ids", "tokens", "subscription", "tiny"} & set(options.only):
+        if set(SPARK_PARTS) & set(options.only):
             results |= run_session_parts(options, work, zookeeper)
         if "memory" in options.only:
             results |= run_memory(options, work, zookeeper)
