@@ -28,19 +28,8 @@ from benchmarks.contestants import (
 from benchmarks.report import table
 from benchmarks.session import CONF, session
 
-PARTS = (
-    "source",
-    "sink",
-    "ids",
-    "tokens",
-    "subscription",
-    "tiny",
-    "memory",
-    "commits",
-    "writers",
-    "compaction",
-    "small",
-)
+SPARK_PARTS = ("source", "sink", "ids", "tokens", "subscription", "tiny")
+PARTS = (*SPARK_PARTS, "memory", "commits", "writers", "compaction", "small")
 
 
 def arguments() -> argparse.Namespace:
