@@ -26,7 +26,10 @@ from pyspark_ledger.cursors.attachment import SubscriptionType
 from pyspark_ledger.cursors.backoff import Backoff
 from pyspark_ledger.cursors.consumer import Consumer
 from pyspark_ledger.cursors.handle import CursorHandle, CursorStats
+from pyspark_ledger.cursors.key_shared_consumer import KeySharedConsumer
 from pyspark_ledger.cursors.node import CursorNode
+from pyspark_ledger.cursors.shared_consumer import PREFETCH, SharedConsumer, check_sharing
+from pyspark_ledger.cursors.shares import Sharing
 from pyspark_ledger.errors import InvalidInput, LedgerError
 from pyspark_ledger.lifecycle import condemned, gc, repair, retention, rewriting, skipping, termination
 from pyspark_ledger.lifecycle.findings import Verified
@@ -39,6 +42,7 @@ from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.metadata.port import CursorKey, PartKey
 from pyspark_ledger.metadata.records import Policies, ProducerState, Topic
 from pyspark_ledger.outbox.outbox import Dispatcher, Outbox
+from pyspark_ledger.outbox.transaction import Transaction
 from pyspark_ledger.tokens.tokens import Tokens
 
 logger = logging.getLogger(__name__)
@@ -250,16 +254,20 @@ class LedgerClient:
         self,
         topic: str,
         subscription: str,
-        type: SubscriptionType = "exclusive",
+        type: SubscriptionType | Sharing = "exclusive",
         start: PlaceLike = "earliest",
         *,
         redelivery_delay_s: float = 1.0,
         max_redelivery_delay_s: float = 60.0,
         fail_on_data_loss: bool = True,
-    ) -> Consumer:
+        prefetch: int | None = None,
+        ack_timeout_s: float | None = None,
+    ) -> Consumer | SharedConsumer:
         """Follows a subscription: receive, acknowledge. It is made if it is not there.
 
-        :param type: ``exclusive``: refused while another one is attached; ``failover``: waits until that is gone.
+        :param type: ``exclusive``: refused while another one is attached; ``failover``: waits until that is gone;
+            ``shared``: each record goes to one of those that share it, in no order; ``key_shared``: and those of one
+            key in order, to one of them at a time.
         :param start: where the subscription begins, if it is new.
         :param redelivery_delay_s: how long a record stays away that was acknowledged negatively; each time twice as
             long.
@@ -267,7 +275,11 @@ class LedgerClient:
         :param fail_on_data_loss: what to do when records were taken from the subscription by a backlog quota, are no
             longer in the log, or were given up by :meth:`skip_damaged`. False: go on without them; the subscription
             counts them as lost.
-        :raises Conflict: another owner is attached and alive.
+        :param prefetch: only for the types that share: how many records this consumer has for itself at most that it
+            has not delivered yet, 1,000 by default. With 1 nobody waits for a record that another is not busy with.
+        :param ack_timeout_s: only for the types that share: what is neither acknowledged nor refused for so long is
+            delivered again. By default it stays in hand for as long as this consumer lives.
+        :raises Conflict: another owner is attached and alive, or living consumers share it in another way.
         :raises CursorUnderRevision: somebody is resetting the subscription, and that does not end.
 
         >>> with client.producer("orders") as producer:
@@ -277,11 +289,21 @@ class LedgerClient:
         ...     consumer.acknowledge(message)
         True
         """
-        if type not in get_args(SubscriptionType):
-            raise InvalidInput(f"type '{type}' is not one of {', '.join(get_args(SubscriptionType))}")
+        types = (*get_args(SubscriptionType), *get_args(Sharing))
+        if type not in types:
+            raise InvalidInput(f"type '{type}' is not one of {', '.join(types)}")
         backoff = Backoff(redelivery_delay_s, max_redelivery_delay_s)
+        check_sharing(type, prefetch, ack_timeout_s)
         log = self._namespace.log(topic, watch=True)
-        return Consumer(log, subscription, type, start, backoff, fail_on_data_loss=fail_on_data_loss)
+        if type == "exclusive" or type == "failover":
+            return Consumer(log, subscription, type, start, backoff, fail_on_data_loss=fail_on_data_loss)
+        kind = KeySharedConsumer if type == "key_shared" else SharedConsumer
+        return kind(
+            log, subscription, start, backoff,
+            prefetch=PREFETCH if prefetch is None else prefetch,
+            ack_timeout_s=ack_timeout_s,
+            fail_on_data_loss=fail_on_data_loss,
+        )  # fmt: skip
 
     def cursors(self, topic: str) -> list[CursorStats]:
         """All subscriptions of a topic: position, backlog, owner, epoch, revision."""
@@ -327,6 +349,27 @@ class LedgerClient:
             dispatch=dispatch, dispatch_tokens=dispatch_tokens, mint_tokens=mint_tokens,
         )  # fmt: skip
 
+    def transaction(
+        self, *, producer: str | None = None, sequence_id: int | None = None, mint_tokens: bool = False
+    ) -> Transaction:
+        """Appends to several topics, acknowledges messages and consumes tokens in one step: all of it, or nothing; see
+        :class:`~pyspark_ledger.outbox.transaction.Transaction`.
+
+        :param producer: who writes, with a ``sequence_id``: the same name and id are done once, as for a batch job with
+            ``producerName`` and ``sequenceId``. The batch id of ``foreachBatch`` is one.
+        :param sequence_id: numbers the transactions of a producer; each must be above the last one, or be the last one
+            again with as many records, which changes nothing (:attr:`Transaction.duplicate`).
+        :param mint_tokens: whether the records have tokens.
+        :raises InvalidInput: one of producer and sequence id is given, and not the other.
+
+        >>> with client.transaction() as t:
+        ...     t.append("orders", {"order_id": 7})
+        ...     t.append("orders", [{"order_id": 8}, {"order_id": 9}])
+        >>> [record["order_id"] for record in client.reader("orders", t.positions["orders"], "latest")]
+        [7, 8, 9]
+        """
+        return Transaction(self._namespace, producer=producer, sequence_id=sequence_id, mint_tokens=mint_tokens)
+
     # -- producers and maintenance -------------------------------------------------------------------------
 
     def producers(self, topic: str) -> list[ProducerState]:
@@ -341,13 +384,14 @@ class LedgerClient:
         """Lets a producer's name go, so that another query may use it. What it wrote stays.
 
         The name ``spark-<query id>`` also stands for the query itself, whatever its producer is called: a query whose
-        topic was deleted may then go on in the next one of that name, which it makes if there is none.
+        topic was deleted may then go on in the next one of that name, which it makes if there is none. The name of a
+        batch job that writes to several topics (``topicColumn``) is let go for all of them.
 
         :raises NotFound: there is no such topic.
         :raises InvalidInput: the topic knows no such producer.
         """
         query = query_of(name)
-        let_go = bool(query) and self._namespace.sinks.forget(query, topic)
+        let_go = self._namespace.sinks.forget(query, topic) if query else self._namespace.sinks.forget_claim(name)
         if let_go and topics.find_topic(self._namespace.metadata, topic) is None:
             return
         log = self._namespace.log(topic)

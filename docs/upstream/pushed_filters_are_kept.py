@@ -5,10 +5,14 @@
 Needs PySpark and PyArrow, nothing else. Prints what a DataFrame of ten rows has before and after it was filtered once.
 """
 
+import os
+import sys
 from collections.abc import Iterable, Iterator
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, GreaterThan, InputPartition
+
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers: this Python, not the first one in PATH
 
 
 class Reader(DataSourceReader):

@@ -6,11 +6,15 @@ Needs PySpark and PyArrow, nothing else. Prints what the progress of a query say
 """
 
 import json
+import os
+import sys
 import tempfile
 from collections.abc import Iterator
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers: this Python, not the first one in PATH
 
 
 class Reader(DataSourceStreamReader):

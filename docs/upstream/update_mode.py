@@ -5,11 +5,15 @@
 Needs PySpark and PyArrow, nothing else. Writes to a sink that would take every update, in all three modes.
 """
 
+import os
+import sys
 import tempfile
 from collections.abc import Iterator
 
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
+
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers: this Python, not the first one in PATH
 
 
 class Writer(DataSourceStreamWriter):

@@ -53,6 +53,7 @@ class Verdict:
     sequence_column: str = ""
     producer_column: str = ""
     highest: pa.Table | None = None  # (producer, sequence, slot in the state) of every producer whose last id rises
+    lowest: int | None = None  # the lowest of the records' ids, if they are all of one producer, and it is known
     forgets_producer: bool = False
     token_ops: Sequence[Op] = ()  # operations of the same transaction, which consume the tokens of what is appended
 
@@ -152,6 +153,7 @@ class ByRecordIds(Admission):
             sequence_column=columns.sequence,
             producer_column=columns.producer_column,
             highest=new.highest,
+            lowest=self.ids.lowest,
         )
 
     def _check_still_known(self, topic: TopicState) -> None:
@@ -177,18 +179,11 @@ class ByTokens(Admission):
 
     def judge(self, batch: StagedBatch, topic: TopicState) -> Verdict:
         def take(spending: Spending) -> tuple[Spending, tuple[Entry, ...]]:
-            return spending, tuple(self._take(spending, batch.entries))
+            return spending, tuple(kept_by_tokens(spending, batch.entries, self._runs, fan_out=self._fan_out))
 
         self._spending, entries = Spending.decide(self._groups, take)
         dropped = batch.records - sum(entry.kept for entry in entries)
         return Verdict(entries, dropped, is_duplicate=not entries, token_ops=self._spending.ops())
-
-    def _take(self, spending: Spending, entries: Sequence[Entry]) -> Iterator[Entry]:
-        for entry, runs in zip(entries, self._runs, strict=True):
-            present = spending.take(runs, fan_out=self._fan_out)
-            kept = entry if present is None else mask.cut(entry, present)
-            if kept is not None:
-                yield kept
 
     def committed(self) -> None:
         assert self._spending is not None
@@ -196,6 +191,17 @@ class ByTokens(Admission):
 
     def lost(self) -> None:
         self._groups.reload()  # perhaps somebody else has consumed tokens
+
+
+def kept_by_tokens(
+    spending: Spending, entries: Sequence[Entry], runs: Sequence[pa.Table], *, fan_out: bool
+) -> Iterator[Entry]:
+    """Takes the tokens of entries: those that are left of them, with masks for records whose tokens are gone."""
+    for entry, tokens in zip(entries, runs, strict=True):
+        present = spending.take(tokens, fan_out=fan_out)
+        kept = entry if present is None else mask.cut(entry, present)
+        if kept is not None:
+            yield kept
 
 
 class ForgetProducer(Admission):

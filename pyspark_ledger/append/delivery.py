@@ -16,10 +16,10 @@ from copy import copy
 from typing import Any
 
 from pyspark_ledger.append import leaving
-from pyspark_ledger.append.append import AppendResult
 from pyspark_ledger.append.background import Background
 from pyspark_ledger.append.flusher import Flusher
 from pyspark_ledger.append.hold import Hold
+from pyspark_ledger.append.prepared import AppendResult
 from pyspark_ledger.append.receipt import Receipt, tell
 from pyspark_ledger.append.record_check import RecordCheck
 from pyspark_ledger.append.sender import Sender, may_pass

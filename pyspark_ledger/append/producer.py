@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from pyspark_ledger.append.append import AppendResult
 from pyspark_ledger.append.background import Background
 from pyspark_ledger.append.delivery import Delivery
+from pyspark_ledger.append.prepared import AppendResult
 from pyspark_ledger.append.receipt import Receipt, Sent
 from pyspark_ledger.append.record_check import RecordCheck
 from pyspark_ledger.append.sender import Sender
@@ -181,7 +181,7 @@ class Producer:
 
     def send_batch(self, batch: pa.RecordBatch | pa.Table) -> AppendResult:
         """Appends an Arrow batch or table at once, in one commit, after the records that are waiting. Returns where it
-        is: an :class:`~pyspark_ledger.append.append.AppendResult`.
+        is: an :class:`~pyspark_ledger.append.prepared.AppendResult`.
 
         >>> with client.producer("orders") as producer:
         ...     done = producer.send_batch(pa.table({"order_id": [4, 5], "amount": [1.0, 2.0]}))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from pyspark_ledger.append.admission import ADMIT_ALL, ByRecordIds, StagedBatch, check_deduplicates
-from pyspark_ledger.append.append import STAGED_TOO_LONG_AGO, AppendResult, PreparedCommit, append, resolve
+from pyspark_ledger.append.append import UnderWay, append, resolve
+from pyspark_ledger.append.prepared import STAGED_TOO_LONG_AGO, AppendResult
 from pyspark_ledger.append.record_check import RecordCheck
 from pyspark_ledger.append.waiting import Part
 from pyspark_ledger.dedup.id_ranges import IdColumns, IdRanges
@@ -97,7 +98,7 @@ class Sender:
             admission=ADMIT_ALL if ids is None else self._by_ids(numbered, part.explicit),
         )
 
-        def under_way(prepared: PreparedCommit | None) -> None:
+        def under_way(prepared: UnderWay | None) -> None:
             part.under_way = prepared
 
         return append(self._log, staged, under_way)
@@ -114,7 +115,7 @@ class Sender:
 
     def _stage(self, batches: list[pa.RecordBatch]) -> Entry:
         log = self._log
-        epoch = log.view(FRESH_S).head.gc_epoch
+        epoch = log.gc_epoch(FRESH_S)
         folders.prepare(log)
         return stage_entry(log.storage, log.topic.uuid, epoch, batches, self._compression, log.clock)
 

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from pyspark_ledger.append.append import AppendResult, PreparedCommit
+from pyspark_ledger.append.append import UnderWay
+from pyspark_ledger.append.prepared import AppendResult
 from pyspark_ledger.append.receipt import Receipt, Sent
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.files.mask import unpack
@@ -43,7 +44,7 @@ class Part:
     arrow: list[pa.RecordBatch] = field(default_factory=list)  # instead of records
     last_id: int | None = None
     is_tried: bool = False  # somebody is storing it at this moment
-    under_way: PreparedCommit | None = None  # it was sent, and nobody knows what became of it
+    under_way: UnderWay | None = None  # it was sent, and nobody knows what became of it
     outcome: AppendResult | Exception | None = None  # None: not known yet
     lock: threading.Lock = field(default_factory=threading.Lock)  # orders the outcome and those who begin to watch
     watched: list[Receipt] = field(default_factory=list)

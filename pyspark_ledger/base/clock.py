@@ -6,6 +6,7 @@ Everything else takes a :class:`Clock`, so that a test can replay any history fr
 from __future__ import annotations
 
 import random
+import threading
 import time
 import uuid
 from typing import Protocol
@@ -23,6 +24,10 @@ class Clock(Protocol):
         ...
 
     def sleep(self, seconds: float) -> None: ...
+
+    def wait(self, event: threading.Event, seconds: float) -> None:
+        """Until the event is set, but not longer than ``seconds``."""
+        ...
 
     def new_id(self) -> bytes:
         """16 bytes that nobody else draws."""
@@ -43,6 +48,9 @@ class SystemClock:
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
+    def wait(self, event: threading.Event, seconds: float) -> None:
+        event.wait(seconds)
+
     def new_id(self) -> bytes:
         return uuid.uuid4().bytes
 
@@ -57,7 +65,7 @@ class LedgerClock:
         self._ledger = ledger
         self._clock = clock
         self.now_ms, self.monotonic = clock.now_ms, clock.monotonic
-        self.sleep, self.jitter = clock.sleep, clock.jitter
+        self.sleep, self.wait, self.jitter = clock.sleep, clock.wait, clock.jitter
 
     def new_id(self) -> bytes:
         return names.id_with_ledger(self._clock.new_id(), self._ledger)

@@ -22,6 +22,10 @@ class Limits:
     inline_mask_bytes: int = 512  # and so does one whose masks are longer
     inline_producers_bytes: int = 100_000
     acks_bytes: int = 500_000  # of one cursor: at least 125,000 gaps between acknowledged records
+    members: int = 100  # consumers that share a subscription,
+    claim_runs: int = 500  # gaps in what each of them has in hand,
+    shared_acks_bytes: int = 64_000  # and of acknowledged records after gaps, before nobody goes further ahead
+    deliveries_bytes: int = 16_000  # of what a cursor remembers of records that were delivered in vain
     remembered_operations: int = 16
     remembered_revisions: int = 16
     kept_snapshots: int = 4  # of a kind in storage: if the newest is damaged, one before it is read
@@ -59,6 +63,7 @@ class Limits:
     stuck_s: float = 600.0  # a maintainer that makes no step for so long does not count as alive
     clock_slack_ms: int = 60_000  # how far a writer's clock may be from ZooKeeper's before it is not believed
     nodes_per_delete: int = 500
+    topics_together: int = 100  # that one transaction appends to: more would not fit into one that ZooKeeper takes
     repair_jump: int = 1_000  # a repaired topic goes on so many ledgers, commits and epochs after the last known ones
     repair_token_jump: int = 1 << 40  # and so many tokens
     token_chunk: int = 1 << 20  # tokens in one bitmap of what is consumed
@@ -76,6 +81,11 @@ class Limits:
     attach_grace_s: float = 5.0  # how much longer than its time-out a server may take to end a session
     attach_poll_s: float = 0.1
     waiting_log_s: float = 30.0  # how often somebody who waits writes a log line
+    races: int = 2  # that a writer loses before it waits for its turn
+    requests_at_once: int = 100  # of writers that wait, which one of them commits together
+    answers: int = 128  # of those, kept for writers that are slow to look
+    patience_s: float = 0.5  # how long who waits leaves it to the one who last committed for others, at most
+    turn_s: float = 2.0  # a writer that does not take its turn for so long has to queue again
     leftover_s: float = 60.0  # for how long a request whose answer was lost may still arrive
 
 

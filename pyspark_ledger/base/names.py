@@ -28,6 +28,9 @@ _MADE_FROM = re.compile(r".*/made-from-((?:[0-9a-f]{2})+)", re.DOTALL)
 _STAGED = re.compile(r"([0-9a-f]{8}|[1-9a-f][0-9a-f]{8,15})/([0-9a-f]{32})\.arrow")
 
 
+STAGING_TOPIC = "_staging"  # has no records: what tasks have for topics that they do not know waits in its folder
+
+
 def check_topic_name(name: str) -> str:
     return _checked(name, "topic", "LEDGER_INVALID_TOPIC_NAME")
 

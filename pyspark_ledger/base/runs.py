@@ -30,6 +30,10 @@ class Runs:
                 self._starts.append(start)
                 self._stops.append(stop)
 
+    @classmethod
+    def of(cls, numbers: Iterable[int]) -> Runs:
+        return cls((number, number + 1) for number in numbers)
+
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return zip(self._starts, self._stops, strict=True)
 
@@ -54,12 +58,40 @@ class Runs:
     def __or__(self, other: Iterable[tuple[int, int]]) -> Runs:
         return Runs(chain(self, other))
 
+    def __sub__(self, other: Iterable[tuple[int, int]]) -> Runs:
+        """Without the numbers of another set."""
+        return Runs(self._cut(Runs(other)))
+
+    def _cut(self, other: Runs) -> Iterator[tuple[int, int]]:
+        for start, stop in self:
+            at = bisect_right(other._stops, start)
+            while at < len(other._starts) and other._starts[at] < stop:
+                yield start, other._starts[at]
+                start = other._stops[at]
+                at += 1
+            yield start, stop
+
+    def __and__(self, other: Iterable[tuple[int, int]]) -> Runs:
+        """The numbers that are in both."""
+        return self - (self - other)
+
+    def first(self, numbers: int, runs: int) -> Runs:
+        """So many of the lowest numbers, in so many runs, at most."""
+        taken: list[tuple[int, int]] = []
+        for start, stop in self:
+            stop = min(stop, start + numbers)
+            if start == stop or len(taken) == runs:
+                break
+            taken.append((start, stop))
+            numbers -= stop - start
+        return Runs(taken)
+
+    def numbers(self) -> Iterator[int]:
+        """One by one."""
+        return chain.from_iterable(range(start, stop) for start, stop in self)
+
     def without(self, number: int) -> Runs:
-        cut = (
-            ((start, min(stop, number)) for start, stop in self),
-            ((max(start, number + 1), stop) for start, stop in self),
-        )
-        return Runs(run for part in cut for run in part)
+        return self - ((number, number + 1),)
 
     def since(self, number: int) -> Runs:
         """Without everything below a number."""

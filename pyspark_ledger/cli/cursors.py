@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -95,7 +96,8 @@ def _row(topic: str, stats: CursorStats) -> Row:
         "backlog_records": stats.backlog_records,
         "backlog_bytes": stats.backlog_bytes,
         "backlog_seconds": stats.backlog_seconds,
-        "owner": stats.owner,
+        "owner": ", ".join(stats.followers),
+        "sharing": stats.sharing,
         "epoch": stats.epoch,
         "revision": stats.revision,
     }
@@ -118,6 +120,7 @@ def _facts(topic: str, stats: CursorStats) -> dict[str, Any]:
         "evicted": stats.evicted,
         "lost": stats.lost,
         "properties": dict(stats.properties),
+        "members": [asdict(each) for each in stats.members],
     }
 
 
@@ -183,7 +186,7 @@ def _would_move(session: Session, cursor: CursorHandle, to: Place) -> None:
         "skipped_records": preview.skipped_records,
         "repeated_records": preview.repeated_records,
         "dropped_acks": stats.individual_acks,
-        "owner": stats.owner,
+        "owner": ", ".join(stats.followers),
     }
     session.require_yes(False, f"move subscription '{cursor.name}'", [row])
 

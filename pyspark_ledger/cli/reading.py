@@ -78,7 +78,7 @@ def peek(session: Session, topic: str, count: int, columns: list[str] | None, me
 
 
 def _show(session: Session, log: Log, records: Iterable[Record], metadata: bool) -> None:
-    from pyspark_ledger.cli.jsonlines import encoder
+    from pyspark_ledger.files.jsonrows import encoder
 
     output = session.output
     encode = encoder(log.schema(log.view().head.schema_id))

@@ -121,7 +121,7 @@ def delete(session: Session, topic: str, yes: bool) -> None:
             "records": head.records,
             "bytes": head.bytes,
             "subscriptions": [cursor.name for cursor in cursors],
-            "in_use_by": [cursor.owner for cursor in cursors if cursor.owner],
+            "in_use_by": [name for cursor in cursors for name in cursor.followers],
         }
         session.require_yes(yes, f"delete topic '{topic}' and its files for good", [row])
         client.delete_topic(topic)

@@ -20,6 +20,7 @@ import pyarrow.types as pat
 
 from pyspark_ledger.base.arrays import one_array
 from pyspark_ledger.errors import disk_errors
+from pyspark_ledger.log.keys import identities
 
 _MERGE_ROWS = 1 << 20  # rows that are gathered before they are folded
 _SPILL_ROWS = 2 << 20  # keys that are held in memory
@@ -177,16 +178,6 @@ def tombstones(batch: pa.RecordBatch, key: str, version: str) -> pa.Array:
             nothing = pc.or_(nothing, pc.fill_null(pc.equal(pc.binary_length(column), 0), True))
         empty = nothing if empty is None else pc.and_(empty, nothing)
     return empty
-
-
-def identities(key: pa.Array) -> pa.Array:
-    """Keys as they are compared. Fractions are compared by their bits, after -0.0 became 0.0 and all NaNs one: by value
-    a NaN equals nothing, and has no place among sorted keys."""
-    if not pat.is_floating(key.type):
-        return key
-    one_zero = pc.add(key, pa.scalar(0.0, key.type))
-    one_nan = pc.if_else(pc.is_nan(one_zero), pa.scalar(float("nan"), key.type), one_zero)
-    return one_nan.view(pa.int64() if key.type.bit_width == 64 else pa.int32())
 
 
 def ranks(version: pa.Array) -> pa.Array:

@@ -11,7 +11,7 @@ import logging
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from pyspark_ledger.append.append import check_epochs
+from pyspark_ledger.append.prepared import check_epochs
 from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.compaction.plan import begin
 from pyspark_ledger.compaction.work import Progress, Work, survivors_of, write

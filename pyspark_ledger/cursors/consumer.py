@@ -1,82 +1,31 @@
-"""Following a subscription from Python: receive records, acknowledge them, have them redelivered.
-
-Every read carries the epoch and the revision under which it began. If the epoch is greater (PIP-84) or the revision is
-another (PIP-269) when the read comes back, its records are thrown away: they would be delivered out of order.
-"""
+"""Owning a subscription in Python: receive its records in order, acknowledge them, have them redelivered."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from pyspark_ledger.base.clock import Deadline
 from pyspark_ledger.base.names import this_process
-from pyspark_ledger.base.position import Position
 from pyspark_ledger.base.runs import Runs
-from pyspark_ledger.cursors import loss
 from pyspark_ledger.cursors.attachment import Attachment, SubscriptionType
 from pyspark_ledger.cursors.backoff import DEFAULT_BACKOFF, Backoff, Refused
-from pyspark_ledger.cursors.node import CursorNode
+from pyspark_ledger.cursors.receiving import PERSIST_ACKS, PERSIST_S, Fetched, Read, Receiver
+from pyspark_ledger.cursors.receiving import Message as Message
 from pyspark_ledger.cursors.revision import SeenRevision
-from pyspark_ledger.errors import CursorUnderRevision, DataLoss, InvalidInput, LedgerError
-from pyspark_ledger.log import lost, scan, trimmed
+from pyspark_ledger.errors import CursorUnderRevision, LedgerError
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.lost import LostEntry
 from pyspark_ledger.log.places import PlaceLike
-from pyspark_ledger.log.reader import POLL_S, WAIT_S, Record
-from pyspark_ledger.log.rows import read_slice
-from pyspark_ledger.log.slices import LogSlice, joined
-from pyspark_ledger.metadata.records import Cursor, Head
-from pyspark_ledger.metadata.transactions import RolledBack
+from pyspark_ledger.log.reader import POLL_S
+from pyspark_ledger.metadata.records import Cursor
 
 logger = logging.getLogger(__name__)
 
 READ_RECORDS = 1_000
-PERSIST_S = 1.0
-PERSIST_ACKS = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Message(Record):
-    """A record that was delivered to a :class:`Consumer`.
-
-    Attributes:
-        ordinal: how many records of the topic are before it.
-        epoch: under which epoch it was read; redeliveries and new consumers raise it.
-        revision: under which revision it was read; resets of the subscription raise it.
-        delivery_count: how often this consumer has delivered it, this time included, since it was made or the cursor
-            was reset.
-    """
-
-    ordinal: int
-    epoch: int
-    revision: int
-    delivery_count: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """A read that has begun, with the epoch and the revision of that moment."""
-
-    epoch: int
-    revision: int
-    ordinals: Runs | None  # records to deliver again; None: the next records, from the two that follow
-    start: Position
-    ordinal: int
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    messages: list[Message]
-    next_position: Position
-    next_ordinal: int
-
-
-class Consumer:
+class Consumer(Receiver):
     """Receives the records of a subscription. Made by ``client.consumer(topic, subscription)``.
 
     Delivery is at least once: a record that was not acknowledged is delivered again after a crash. One consumer at a
@@ -111,35 +60,27 @@ class Consumer:
         *,
         fail_on_data_loss: bool = True,
     ) -> None:
-        self._log = log
-        self._fail_on_data_loss = fail_on_data_loss
-        self._node = CursorNode(log, subscription)
+        super().__init__(log, subscription, fail_on_data_loss=fail_on_data_loss)
         self._node.ensure(start)
-        self._attachment = Attachment(self._node, kind, f"a consumer in {this_process()}")
-        self._schema = log.schema(log.refresh(sync=True).head.schema_id)
-        self._history = log.histories
-        self._lock = threading.RLock()
-        self._closed = False
-        self._epoch = self._revision = -1
-        self._seen = SeenRevision(0)
+        self._follower = Attachment(self._node, kind, f"a consumer in {this_process()}")
         self._mark = self._unwritten = 0
         self._acks = Runs()
         self._fresh: set[int] = set()  # acknowledged, and not yet merged into _acks: that takes long with many gaps
         self._refused = Refused(backoff)
         self._delivered = 0  # everything before this ordinal was delivered at least once, or was done before
         self._counts: dict[int, int] = {}  # how often, if more than once and not done
-        cursor = self._attachment.attach()
+        cursor = self._follower.attach()
         try:
             self._adopt(cursor)
         except BaseException:
-            self._attachment.detach()
+            self._follower.detach()
             raise
 
     def _adopt(self, cursor: Cursor) -> None:
         """Continues from the cursor's position: after attaching, a reset or a redelivery."""
         acks = self._node.acks(cursor)
         if cursor.revision == self._revision:  # acknowledgements that are not written yet still count
-            acks |= ((0, self._mark), *self._acks, *_runs(self._fresh))
+            acks |= ((0, self._mark), *self._acks, *Runs.of(self._fresh))
         else:
             self._unwritten = self._delivered = 0
             self._counts = {}
@@ -147,7 +88,7 @@ class Consumer:
         self._fresh = set()
         self._epoch, self._revision = cursor.epoch, cursor.revision  # first: reads under way are outdated
         self._seen = SeenRevision.of(cursor)
-        self._queue: deque[Message] = deque()
+        self._queue = deque()
         self._mark = acks.next_missing(cursor.ordinal)
         self._acks = acks.since(self._mark)
         self._written_at = self._log.clock.monotonic()
@@ -155,82 +96,17 @@ class Consumer:
 
     # -- receiving -----------------------------------------------------------------------------------------
 
-    def receive(self, timeout_s: float | None = None) -> Message | None:
-        """The next record; None if none came within ``timeout_s`` seconds. Without a time-out it waits for ever.
-
-        Raises Fenced if another consumer or query has taken over the subscription; InvalidInput if this one is closed;
-        Unavailable if ZooKeeper or the storage does not answer; and DataLoss, each time, if records were taken from the
-        subscription by a backlog quota (LEDGER_EVICTED), are no longer in the log (LEDGER_TRIMMED), or were given up
-        because their file is damaged (LEDGER_ENTRY_LOST): then reset it, or make the consumer with
-        ``fail_on_data_loss=False``, to go on without them."""
-        deadline = None if timeout_s is None else Deadline(self._log.clock, timeout_s)
-        while True:
-            with self._lock:
-                self._check_eviction(self._follow())
-                message = self._pop()
-                if message is not None:
-                    return message
-                read = self._begin_read()
-                if read is not None:
-                    self._carry_out(read)
-                    continue
-            if deadline is not None and deadline.passed:
-                return None
-            self._log.clock.sleep(WAIT_S)  # without the lock: others may acknowledge, or close it
-
-    def __iter__(self) -> Iterator[Message]:
-        while (message := self.receive()) is not None:
-            yield message
-
     def _follow(self) -> Cursor:
         """Notices resets, redeliveries and a new owner."""
         self._check_open()
         self._check_history()
-        cursor = self._attachment.verified()
+        cursor = self._follower.verified()
         self._check_revision(cursor)
         if (cursor.revision, cursor.epoch) != (self._revision, self._epoch):
             self._adopt(cursor)
         if self._unwritten and self._log.clock.monotonic() - self._written_at > PERSIST_S:
             self.flush()
         return cursor
-
-    def _check_eviction(self, cursor: Cursor) -> None:
-        """Records are no longer delivered behind a gap of which nobody was told."""
-        if not cursor.evicted:
-            return
-        if self._fail_on_data_loss:
-            raise loss.evicted(self._node, cursor, cursor.evicted, "fail_on_data_loss=False")
-        with contextlib.suppress(CursorUnderRevision):  # then nothing is read until that has ended
-            loss.count_evicted(self._attachment, cursor, lambda now: now.evicted)
-
-    def _check_trimmed(self, head: Head) -> None:
-        """The subscription holds what it has not passed. But it may have been followed by readers of compacted ledgers,
-        which also have what the log has given up; or ZooKeeper was rolled back."""
-        if not trimmed.is_gone(head, self._position):
-            return
-        gone = trimmed.loss(head, self._position, self._ordinal)
-        if self._fail_on_data_loss:
-            how = f"To go on from {trimmed.begin(head)}, reset the subscription, or set fail_on_data_loss=False"
-            raise DataLoss(f"{self._node.what}: {gone.message}. {how}", gone.code)
-        logger.warning("%s: %s; going on from there", self._node.what, gone)
-        self._adopt(loss.count_trimmed(self._attachment, head))
-
-    def _check_lost(self, head: Head) -> None:
-        """Damaged entries that were given up by name, and that come next, are left behind, or the consumer stops."""
-        for each in lost.between(self._log.files, head, self._position, head.end):
-            if each.first > self._position:
-                return
-            self._give_up(each)
-            self._position, self._ordinal = each.end, max(self._ordinal, each.ordinal + each.records)
-
-    def _give_up(self, each: LostEntry) -> None:
-        gone = each.loss(self._log.topic.name)
-        if self._fail_on_data_loss:
-            how = "To go on after them, reset the subscription, or set fail_on_data_loss=False"
-            raise DataLoss(f"{self._node.what}: {gone.message}. {how}", gone.code)
-        logger.warning("%s: %s; going around them", self._node.what, gone)
-        loss.count_lost(self._attachment, each)
-        self._acks |= ((max(each.ordinal, self._mark), each.ordinal + each.records),)
 
     def _pop(self) -> Message | None:
         """All of them are of this epoch and revision: another one begins with an empty queue, and only reads of its own
@@ -248,14 +124,21 @@ class Consumer:
         count = self._counts[message.ordinal] = self._counts.get(message.ordinal, 1) + 1
         return replace(message, delivery_count=count)
 
+    def _fill(self) -> bool:
+        read = self._begin_read()
+        if read is None:
+            return False
+        self._carry_out(read)
+        return True
+
     def _begin_read(self) -> Read | None:
         """None if there is nothing to read, or somebody is moving the cursor."""
         view = self._log.view(POLL_S)
-        if self._node.current(POLL_S).reviser and self._attachment.is_under_revision():
+        if self._node.current(POLL_S).reviser and self._follower.is_under_revision():
             return None
         due = self._refused.take_due(self._log.clock.monotonic(), READ_RECORDS)
         if due:
-            return Read(self._epoch, self._revision, Runs(_runs(due)), self._position, self._ordinal)
+            return Read(self._epoch, self._revision, Runs.of(due), self._position, self._ordinal)
         if self._ordinal >= view.head.records:
             return None
         self._check_trimmed(view.head)
@@ -278,35 +161,7 @@ class Consumer:
     def _fetch(self, read: Read) -> Fetched:
         if read.ordinals is None:
             return self._fetch_from(read, read.start, read.ordinal, READ_RECORDS)
-        messages: list[Message] = []
-        view = self._log.view()
-        given_up = lost.fetch(self._log.files, view.head)
-        for each in given_up:
-            if any(lost.count([each], first, stop) for first, stop in read.ordinals):
-                self._give_up(each)
-        for first, stop in (part for run in read.ordinals for part in lost.parts(given_up, *run)):
-            start = scan.position_at(self._log, view, first)
-            messages += self._fetch_from(read, start, first, stop - first).messages
-        return Fetched(messages, read.start, read.ordinal)
-
-    def _fetch_from(self, read: Read, start: Position, ordinal: int, records: int) -> Fetched:
-        view = self._log.view()
-        messages: list[Message] = []
-        ahead = lost.between(self._log.files, view.head, start, view.head.end)
-        end = ahead[0].first if ahead else view.head.end  # what is lost is met by the next read
-        for found in joined(scan.slices(self._log, view, start, end), records):
-            piece = found.first(records - len(messages))
-            for rows in read_slice(self._log.storage, self._log.topic.uuid, piece, self._schema, with_ids=True):
-                for fields in rows.records():
-                    number = ordinal + len(messages)
-                    messages.append(Message(*fields[:6], number, fields[7], read.epoch, read.revision))
-            assert isinstance(piece, LogSlice)
-            start = piece.end
-            if len(messages) >= records:
-                break
-        if ahead and len(messages) < records:
-            start = end
-        return Fetched(messages, start, ordinal + len(messages))
+        return self._fetch_known(read)
 
     def _complete_read(self, read: Read, fetched: Fetched) -> bool:
         """False if the read was outdated by the time it came back: then nothing of it is delivered."""
@@ -319,6 +174,12 @@ class Consumer:
         if read.ordinals is None:
             self._position, self._ordinal = fetched.next_position, fetched.next_ordinal
         return True
+
+    def _goes_on(self, cursor: Cursor) -> None:
+        self._adopt(cursor)
+
+    def _is_given_up(self, each: LostEntry) -> None:
+        self._acks |= ((max(each.ordinal, self._mark), each.ordinal + each.records),)
 
     # -- acknowledging -------------------------------------------------------------------------------------
 
@@ -378,7 +239,7 @@ class Consumer:
         with self._lock:
             self._check_open()
             self.flush()
-            self._adopt(self._attachment.change(_next_epoch))
+            self._adopt(self._follower.change(_next_epoch))
 
     def flush(self) -> None:
         """Writes acknowledgements now. While somebody resets the subscription it does nothing: they are written later,
@@ -392,7 +253,7 @@ class Consumer:
 
     def _flush(self) -> None:
         self._check_history()
-        done = self._acks | ((0, self._mark), *_runs(self._fresh))
+        done = self._acks | ((0, self._mark), *Runs.of(self._fresh))
         self._mark = done.next_missing(self._mark)
         self._acks, self._fresh = done.since(self._mark), set()
         self._counts = {ordinal: count for ordinal, count in self._counts.items() if ordinal >= self._mark}
@@ -410,7 +271,7 @@ class Consumer:
             return self._node.moved(cursor, ordinal, done)
 
         try:
-            cursor = self._attachment.change(write)
+            cursor = self._follower.change(write)
         except LedgerError as error:
             self._unwritten += writing
             if not isinstance(error, CursorUnderRevision):
@@ -434,43 +295,12 @@ class Consumer:
                     self.flush()
                 finally:
                     self._closed = True
-                    self._attachment.detach()
+                    self._follower.detach()
 
     def _is_done(self, message: Message) -> bool:
         ordinal = message.ordinal
         return ordinal < self._mark or ordinal in self._fresh or ordinal in self._acks
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise InvalidInput("this consumer is closed", "LEDGER_CLOSED")
-
-    def _check_history(self) -> None:
-        """What it has received may be lost, and other records may be in their places by now."""
-        if self._log.histories != self._history:
-            raise self._rolled_back("may have received what was lost")
-
-    def _check_revision(self, cursor: Cursor) -> None:
-        """What it has received under a reset that is lost must not be acknowledged under another of the same number."""
-        if not self._seen.is_of(cursor):
-            raise self._rolled_back(f"knows {self._seen}, which was lost")
-
-    def _rolled_back(self, why: str) -> RolledBack:
-        return RolledBack(
-            f"{self._node.what}: ZooKeeper was rolled back to an older state, and this consumer {why}. What it has "
-            "acknowledged and not written yet does not count. Close it and make another one, which goes on from where "
-            "the subscription is"
-        )
-
-    def __enter__(self) -> Consumer:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
 
 def _next_epoch(cursor: Cursor) -> Cursor:
     return replace(cursor, epoch=cursor.epoch + 1)
-
-
-def _runs(ordinals: Iterable[int]) -> Iterator[tuple[int, int]]:
-    return ((ordinal, ordinal + 1) for ordinal in ordinals)

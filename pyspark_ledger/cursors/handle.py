@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pyspark_ledger.base.position import Position
+from pyspark_ledger.cursors import shares
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import RevisionController
 from pyspark_ledger.errors import Conflict, CursorUnderRevision, InvalidInput
@@ -55,6 +56,25 @@ class ResetPreview:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberStats:
+    """One of the consumers that share a subscription.
+
+    Attributes:
+        name: its process.
+        is_alive: False if its session has ended; then the others take what it has.
+        seconds: for how long it has been there.
+        records: how many it has for itself, delivered or about to be, that are not acknowledged.
+        slots: the keys that come to it, of 1,024 parts; 0 if the subscription is not shared by key.
+    """
+
+    name: str
+    is_alive: bool
+    seconds: float
+    records: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
 class CursorStats:
     """The state of a subscription.
 
@@ -64,7 +84,7 @@ class CursorStats:
         backlog_records: records that are not acknowledged.
         backlog_bytes: stored bytes after the position.
         backlog_seconds: age of the oldest record that is not acknowledged.
-        owner: who follows it; empty if nobody does.
+        owner: who follows it alone; empty if nobody does.
         epoch: how often somebody attached or had records redelivered.
         revision: how often the position was reset.
         revising_seconds: for how long a reset has been running; None if there is none.
@@ -73,6 +93,8 @@ class CursorStats:
         evicted: records that a backlog quota took from it, and that nobody has accepted as lost yet: until then, or
             until a reset, whoever follows it is told.
         lost: records that it has lost so far, and that its reader went on without.
+        sharing: ``shared`` or ``key_shared`` if consumers share it, or did so last; else empty.
+        members: the consumers that share it, each a :class:`MemberStats`.
     """
 
     name: str
@@ -88,6 +110,14 @@ class CursorStats:
     properties: Mapping[str, int]
     evicted: int = 0
     lost: int = 0
+    sharing: str = ""
+    members: tuple[MemberStats, ...] = ()
+
+    @property
+    def followers(self) -> list[str]:
+        """Who follows it and is alive: its owner, or those who share it."""
+        living = [each.name for each in self.members if each.is_alive]
+        return [self.owner, *living] if self.owner else living
 
 
 class CursorHandle:
@@ -320,6 +350,21 @@ class CursorHandle:
             properties=dict(cursor.properties),
             evicted=cursor.evicted,
             lost=cursor.lost,
+            sharing=cursor.sharing,
+            members=self._members(cursor, now),
+        )
+
+    def _members(self, cursor: Cursor, now_ms: int) -> tuple[MemberStats, ...]:
+        living = {each.id for each in self._node.living(each.id for each in cursor.members)}
+        return tuple(
+            MemberStats(
+                name=each.name,
+                is_alive=each.id in living,
+                seconds=max(0, now_ms - each.since_ms) / 1000,
+                records=len(shares.held(cursor, each)),
+                slots=len(shares.slots(each)),
+            )
+            for each in cursor.members
         )
 
     def delete(self) -> None:
@@ -327,11 +372,10 @@ class CursorHandle:
         self._node.remove(self._check_unused)
 
     def _check_unused(self, cursor: Cursor) -> None:
-        owner = self._node.owner(cursor)
-        if owner is not None:
-            raise Conflict(
-                f"subscription '{self.name}' is in use by {owner.name}: stop it first", "LEDGER_CURSOR_IN_USE"
-            )
+        followers = self._node.followers(cursor)
+        if followers:
+            names = ", ".join(each.name for each in followers)
+            raise Conflict(f"subscription '{self.name}' is in use by {names}: stop it first", "LEDGER_CURSOR_IN_USE")
         if self._node.reviser(cursor) is not None:
             raise CursorUnderRevision(f"subscription '{self.name}' is being reset: try again")
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from pyspark_ledger.cursors.attachment import Attachment
+from pyspark_ledger.cursors.follower import Follower
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import DataLoss
 from pyspark_ledger.log import trimmed
@@ -32,7 +32,7 @@ def evicted(node: CursorNode, cursor: Cursor, records: int, option: str) -> Data
     )
 
 
-def count_evicted(attachment: Attachment, seen: Cursor, unread: Callable[[Cursor], int]) -> None:
+def count_evicted(follower: Follower, seen: Cursor, unread: Callable[[Cursor], int]) -> None:
     """Goes on after an eviction, and counts as lost what its reader has not read. Does nothing if the cursor was moved
     again since it was ``seen``: then there is something else to tell."""
 
@@ -41,18 +41,18 @@ def count_evicted(attachment: Attachment, seen: Cursor, unread: Callable[[Cursor
             return None
         return replace(cursor, evicted=0, lost=cursor.lost + unread(cursor))
 
-    now = attachment.change(accept)
+    now = follower.change(accept)
     lost = now.lost - seen.lost if now.revision == seen.revision else 0
     if lost:
         logger.warning(
-            "%s: %s records are lost to the backlog quota: going on from %s", attachment.node.what, f"{lost:,}",
+            "%s: %s records are lost to the backlog quota: going on from %s", follower.node.what, f"{lost:,}",
             seen.mark_delete,
         )  # fmt: skip
 
 
-def count_trimmed(attachment: Attachment, head: Head) -> Cursor:
+def count_trimmed(follower: Follower, head: Head) -> Cursor:
     """Moves a cursor that is where the log does not reach any more to where it begins, and counts what is lost."""
-    node, gone = attachment.node, trimmed.records_before_begin(head)
+    node, gone = follower.node, trimmed.records_before_begin(head)
 
     def forward(cursor: Cursor) -> Cursor | None:
         if not trimmed.is_gone(head, cursor.mark_delete):
@@ -61,13 +61,13 @@ def count_trimmed(attachment: Attachment, head: Head) -> Cursor:
         lost = ordinal - cursor.ordinal - len(acks) + len(acks.since(ordinal))
         return replace(node.moved(cursor, acks.next_missing(ordinal), acks), lost=cursor.lost + lost)
 
-    return attachment.change(forward)
+    return follower.change(forward)
 
 
-def count_lost(attachment: Attachment, lost: LostEntry) -> Cursor:
+def count_lost(follower: Follower, lost: LostEntry) -> Cursor:
     """Acknowledges the records of a damaged entry that was given up, and counts them as lost; each once, however often
     it is met."""
-    node = attachment.node
+    node = follower.node
 
     def past(cursor: Cursor) -> Cursor | None:
         acks = node.acks(cursor)
@@ -77,4 +77,4 @@ def count_lost(attachment: Attachment, lost: LostEntry) -> Cursor:
             return None
         return replace(node.moved(cursor, done.next_missing(cursor.ordinal), done), lost=cursor.lost + more)
 
-    return attachment.change(past)
+    return follower.change(past)

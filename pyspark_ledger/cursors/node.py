@@ -10,17 +10,29 @@ from functools import partial
 from pyspark_ledger.base.names import check_subscription_name
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.base.runs import Runs
+from pyspark_ledger.cursors import shares
 from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput, NotFound
 from pyspark_ledger.log import places, scan
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.metadata.ephemeral import Ephemeral
-from pyspark_ledger.metadata.port import Check, Create, CursorKey, Delete, Op, OwnerKey, ReviserKey, Versioned
+from pyspark_ledger.metadata.port import (
+    Check,
+    Create,
+    CursorKey,
+    Delete,
+    MemberKey,
+    Op,
+    OwnerKey,
+    ReviserKey,
+    Versioned,
+)
 from pyspark_ledger.metadata.records import Cursor, Holder
 
 logger = logging.getLogger(__name__)
 
 Edit = Callable[[Cursor], Cursor | None]
+HolderKey = OwnerKey | ReviserKey | MemberKey
 
 
 class CursorNode:
@@ -35,6 +47,9 @@ class CursorNode:
         self._connection = 0  # over which it was read
         self._seen_at = 0.0
         self._hinted = False
+
+    def member_key(self, id: bytes) -> MemberKey:
+        return MemberKey(self.log.topic.uuid, self.name, id)
 
     def twin(self) -> CursorNode:
         """The same cursor for another thread: what is in memory is not shared."""
@@ -129,7 +144,9 @@ class CursorNode:
         for _ in range(self.log.limits.change_attempts):
             found = self.newest()
             check(found.record)
-            nodes = [*self.vacate(self.owner_key), *self.vacate(self.reviser_key)]
+            members = [self.member_key(each.id) for each in found.record.members]
+            keys: list[HolderKey] = [self.owner_key, self.reviser_key, *members]
+            nodes = [op for key in keys for op in self.vacate(key)]
             look = partial(self._is_removed, found)
             if self.log.transactions.carry_out([Delete(self.key, found.version), *nodes], look, self.what):
                 return
@@ -152,14 +169,28 @@ class CursorNode:
         """Who is resetting the cursor and alive."""
         return self._living(self.reviser_key, cursor.reviser)
 
-    def _living(self, key: OwnerKey | ReviserKey, id: bytes) -> Holder | None:
+    def followers(self, cursor: Cursor) -> list[Holder]:
+        """Who follows it and is alive: its owner, or those who share it."""
+        owner = self.owner(cursor)
+        return ([owner] if owner is not None else []) + self.living(each.id for each in cursor.members)
+
+    def living(self, members: Iterable[bytes]) -> list[Holder]:
+        """Those of some who share the cursor that are alive."""
+        ids = [id for id in members if id not in self.log.metadata.chores.leftovers]
+        if not ids:
+            return []
+        self.log.metadata.sync()  # none of them may look dead in a stale answer
+        found = self.log.metadata.read_many([self.member_key(id) for id in ids])
+        return [each.record for each in found if each is not None]
+
+    def _living(self, key: HolderKey, id: bytes) -> Holder | None:
         if not id or id in self.log.metadata.chores.leftovers:  # a failed call of this process holds nothing
             return None
         self.log.metadata.sync()  # in a stale answer somebody who is alive could look dead
         found = self.log.metadata.read(key)
         return found.record if found is not None and found.record.id == id else None
 
-    def holding(self, key: OwnerKey | ReviserKey, holder: Holder) -> Ephemeral[Holder]:
+    def holding(self, key: HolderKey, holder: Holder) -> Ephemeral[Holder]:
         """The ephemeral node of a holder whom the cursor names."""
 
         def guard() -> Check | None:
@@ -169,11 +200,11 @@ class CursorNode:
                 found = self.log.metadata.read(self.key)
             return Check(self.key, found.version) if found and _names(found.record, key, holder.id) else None
 
-        role = "owner" if isinstance(key, OwnerKey) else "reviser"
+        role = {OwnerKey: "owner", ReviserKey: "reviser", MemberKey: "member"}[type(key)]
         what = f"{self.what}: {holder.name} as its {role}"
         return Ephemeral(self.log.metadata, self.log.limits, self.log.clock, key, holder, what, guard)
 
-    def vacate(self, key: OwnerKey | ReviserKey) -> list[Op]:
+    def vacate(self, key: HolderKey) -> list[Op]:
         """Deletes the holder's node, if there is one, in a transaction that changes the cursor's holder."""
         self.log.metadata.sync()  # a stale read could miss a node, which would then be left behind
         return [] if self.log.metadata.read(key) is None else [Delete(key)]
@@ -202,7 +233,7 @@ class CursorNode:
     # -- acknowledging -------------------------------------------------------------------------------------
 
     def acks(self, cursor: Cursor) -> Runs:
-        return Runs.unpack(cursor.acks, cursor.ordinal)
+        return shares.acks(cursor)
 
     def moved(self, cursor: Cursor, ordinal: int, acks: Runs | None = None, position: Position | None = None) -> Cursor:
         """The cursor with everything before an ordinal acknowledged, and ``acks`` after it. Properties belong to a
@@ -234,5 +265,7 @@ class CursorNode:
         return scan.position_at(self.log, view, ordinal)
 
 
-def _names(cursor: Cursor, key: OwnerKey | ReviserKey, id: bytes) -> bool:
+def _names(cursor: Cursor, key: HolderKey, id: bytes) -> bool:
+    if isinstance(key, MemberKey):
+        return shares.member(cursor, id) is not None
     return (cursor.owner if isinstance(key, OwnerKey) else cursor.reviser) == id

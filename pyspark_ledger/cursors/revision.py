@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from pyspark_ledger.base.names import this_process
+from pyspark_ledger.cursors import shares
 from pyspark_ledger.cursors.node import CursorNode, Edit
 from pyspark_ledger.errors import CursorUnderRevision, Fenced, LedgerError, NotFound, OutcomeUnknown, Unavailable
 from pyspark_ledger.log.places import SEEN_BYTES
@@ -106,7 +107,7 @@ class RevisionController:
                 return None
             past_revisions = (*cursor.past_revisions, PastRevision(cursor.revision, cursor.mark_delete))
             remembered = past_revisions[-self._node.log.limits.remembered_revisions :]
-            return replace(edited, revision=cursor.revision + 1, past_revisions=remembered)
+            return replace(shares.begun_anew(edited), revision=cursor.revision + 1, past_revisions=remembered)
 
         try:
             revised = self._node.update(

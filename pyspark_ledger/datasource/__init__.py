@@ -24,7 +24,7 @@ from pyspark_ledger.datasource.first_line import COMMIT_PROCESS, SOURCE_PROCESS,
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pyspark_ledger.datasource.executor.staging import WritePlan
+    from pyspark_ledger.datasource.executor.staging import TaskPlan
     from pyspark_ledger.datasource.options import ReadOptions, WriteOptions
 
 
@@ -76,7 +76,7 @@ class LedgerDataSource(DataSource):
         from pyspark_ledger.datasource.write_plan import plan_write
         from pyspark_ledger.datasource.writer import LedgerStreamWriter
 
-        def plan(again: bool) -> WritePlan:
+        def plan(again: bool) -> TaskPlan:
             return plan_write(self._write_options(), schema, overwrite=overwrite, stream=True, again=again)
 
         # The process in which Spark commits and aborts micro-batches asks for a writer before either, and an error

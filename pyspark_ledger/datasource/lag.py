@@ -98,6 +98,8 @@ def lag(query: HasProgress | Mapping[str, Any] | None, client: LedgerClient | No
     :raises InvalidInput: it is none of these.
     :raises Unavailable: there is a client, and ZooKeeper or the storage does not answer.
     """
+    if client is not None and not hasattr(client, "topics"):
+        raise InvalidInput(f"lag(): client is {client!r}: give a LedgerClient")
     progress = query if query is None or isinstance(query, Mapping) else _last_progress(query)
     if progress is None:
         return None

@@ -63,7 +63,7 @@ class LagListener(StreamingQueryListener):
         :raises InvalidInput: metrics are asked for and prometheus-client is not installed, or the port is taken; or an
             argument is not what it must be.
         """
-        _check(zookeeper, every_s)
+        _check(zookeeper, every_s, port, registry)
         self._topics = _Topics(zookeeper, password)
         self._every_s = every_s
         self._progress: dict[str, QueryLag] = {}  # of each run, what Spark has said last
@@ -172,12 +172,18 @@ class LagListener(StreamingQueryListener):
                         yield f"ledger_query_lag_{name}", labels, value
 
 
-def _check(zookeeper: str | LedgerClient | None, every_s: float) -> None:
+def _check(
+    zookeeper: str | LedgerClient | None, every_s: float, port: int | None, registry: CollectorRegistry | None
+) -> None:
     """Else the thread would find out, and end or never rest."""
     if not isinstance(zookeeper, str | LedgerClient | None):
         raise InvalidInput(f"LagListener: zookeeper is {zookeeper!r}: give an address as text, or a LedgerClient")
     if not isinstance(every_s, int | float) or not 0 < every_s <= threading.TIMEOUT_MAX:
         raise InvalidInput(f"LagListener: every_s is {every_s!r}: it must be a number of seconds above 0")
+    if not isinstance(port, int | None):
+        raise InvalidInput(f"LagListener: port is {port!r}: it must be a number")
+    if registry is not None and not hasattr(registry, "register"):
+        raise InvalidInput(f"LagListener: registry is {registry!r}: give a CollectorRegistry of prometheus-client")
 
 
 class _Topics:

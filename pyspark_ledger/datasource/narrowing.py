@@ -6,6 +6,8 @@ the others. So the columns have to be known when the DataFrame is made; this fin
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
@@ -45,15 +47,17 @@ class Narrow:
     def select(self, *columns: str | Column) -> DataFrame:
         """As ``DataFrame.select``. Give names, or columns by name as ``F.col("amount")``: one as ``df.amount`` belongs
         to another DataFrame."""
-        whole = self._reader().load()
+        whole = self._reader(self._options).load()
         needed = _referenced(whole, columns)
         # Spark makes a batch of rows even for a count: without any column of its own a select reads the first one.
         fields = [field for field in whole.schema if field.name in needed] or whole.schema.fields[:1]
-        return self._reader().schema(StructType(fields)).load().select(*columns)
+        # The schema says it all, and may have less than what the DataFrame was loaded with.
+        options = {name: value for name, value in self._options.items() if name.lower() != "columns"}
+        return self._reader(options).schema(StructType(fields)).load().select(*columns)
 
-    def _reader(self) -> DataFrameReader | DataStreamReader:
+    def _reader(self, options: dict[str, str]) -> DataFrameReader | DataStreamReader:
         reader = self._spark.readStream if self._stream else self._spark.read
-        return reader.format("ledger").options(**self._options)
+        return reader.format("ledger").options(**options)
 
 
 def _relation(source: DataFrame) -> Any:
@@ -71,24 +75,45 @@ def _relation(source: DataFrame) -> Any:
 
 def _referenced(whole: DataFrame, columns: tuple[str | Column, ...]) -> set[str]:
     """The columns that a select uses, by name."""
-    selected = whole.select(*columns)
-    plan = _analyzed(selected)
+    plan = _analyzed(whole.select(*columns))
     if plan is None:
-        return set(whole.columns) if "*" in columns else _named(columns)
-    attributes, found = plan.references().iterator(), set()
-    while attributes.hasNext():
-        found.add(str(attributes.next().name()))
-    return found
+        return _named(columns, whole.columns)
+    # A select may be a plan of several steps, as with explode or a window. What one step makes has another id than what
+    # the source has, also under the same name.
+    loaded = {attribute.exprId().id(): str(attribute.name()) for attribute in _each(_leaf(plan).output())}
+    used: set[str] = set()
+    while plan.children().nonEmpty():
+        used.update(loaded.get(attribute.exprId().id(), "") for attribute in _each(plan.references()))
+        plan = plan.children().head()
+    return used
 
 
-def _named(columns: tuple[str | Column, ...]) -> set[str]:
-    for column in columns:
+def _leaf(plan: Any) -> Any:
+    return plan.collectLeaves().head()
+
+
+def _each(attributes: Any) -> Iterator[Any]:
+    """Of a collection of Scala's."""
+    iterator = attributes.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
+
+
+def _named(columns: tuple[Any, ...], known: list[str]) -> set[str]:
+    """The same where only names can be looked at."""
+    names = columns[0] if len(columns) == 1 and isinstance(columns[0], list) else columns
+    wanted = set()
+    for column in names:
         if not isinstance(column, str):
             raise InvalidInput(
                 f"select(): Spark Connect does not say which columns {column} uses: give names here, and compute from "
                 "them afterwards"
             )
-    return {str(column).split(".")[0].strip("`") for column in columns}
+        if column == "*":
+            return set(known)
+        quoted = re.match(r"`((?:[^`]|``)+)`", column)
+        wanted.add((quoted[1].replace("``", "`") if quoted else column.partition(".")[0]).lower())
+    return {name for name in known if name.lower() in wanted}
 
 
 def _analyzed(frame: DataFrame) -> Any:

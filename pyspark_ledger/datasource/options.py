@@ -32,7 +32,7 @@ READ = (
 WRITE = (
     "keyColumn", "versionColumn", "deduplication", "producerName", "producerColumn", "sequenceColumn", "sequenceId",
     "mergeSchema", "compression", "tokenColumn", "tokenTopic", "tokenGroup", "tokenFanOut", "mintTokens",
-    "createTopic",
+    "createTopic", "topicColumn", "deadLetterTopic",
 )  # fmt: skip
 KNOWN = {name.lower(): name for name in (*BOTH, *READ, *WRITE)}
 
@@ -50,7 +50,7 @@ _ELSEWHERE = {
     "predefinedsubscription": "subscription",
     "kafka.group.id": "subscription",
     "group.id": "subscription",
-    "subscribepattern": "topic",
+    "subscribepattern": "topics",
     "topicspattern": "topics",
     "assign": "topic",
     "txnappid": "producerName",
@@ -58,6 +58,9 @@ _ELSEWHERE = {
     "kafka.bootstrap.servers": "zookeeper",
     "service.url": "zookeeper",
     "includeheaders": "includeMetadata",
+    "topicfield": "topicColumn",
+    "deadletterqueue": "deadLetterTopic",
+    "dlq": "deadLetterTopic",
 }
 
 # What could be offered, and why it is not.
@@ -88,6 +91,8 @@ def check_names(options: Mapping[str, str]) -> None:
             continue
         if low in _REFUSED:
             raise InvalidInput(f"option '{name}' is not offered: {_REFUSED[low]}", "LEDGER_UNKNOWN_OPTION")
+        if low == "subscribe" and "," in options[name]:
+            low = "subscribepattern"  # a list of topics, as Kafka takes it
         near = [_ELSEWHERE[low]] if low in _ELSEWHERE else difflib.get_close_matches(low, KNOWN, 1)
         hint = f"; use '{KNOWN.get(near[0], near[0])}'" if near else f"; the options are {', '.join(KNOWN.values())}"
         raise InvalidInput(f"there is no option '{name}'{hint}", "LEDGER_UNKNOWN_OPTION")
@@ -182,7 +187,9 @@ class TokenOptions:
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     connection: Connection
-    topic: str
+    topic: str  # empty: each row says it,
+    topic_column: str  # in this column
+    dead_letters: str  # a topic for rows that cannot be stored; empty: they are refused
     key_column: str
     version_column: str
     deduplicate: bool  # by sequence ids
@@ -207,7 +214,8 @@ class WriteOptions:
             raise InvalidInput(
                 "option 'topics' is for reading: a write goes to one topic, given as 'topic'", "LEDGER_INVALID_OPTION"
             )
-        topic, mode = _topic(given), take("deduplication", values.one_of("sequence", "token", "none"), "sequence")
+        topic, topic_column = _topic_or_column(given, take)
+        mode = take("deduplication", values.one_of("sequence", "token", "none"), "sequence")
         if mode != "sequence" and (sequence is not None or ids is not None):
             option = "sequenceId" if ids is None else "sequenceColumn"
             raise InvalidInput(
@@ -216,6 +224,8 @@ class WriteOptions:
         return cls(
             connection=_connection(take),
             topic=topic,
+            topic_column=topic_column,
+            dead_letters=_dead_letters(take, topic),
             key_column=take("keyColumn", values.nonempty, ""),
             version_column=take("versionColumn", values.nonempty, ""),
             deduplicate=mode == "sequence",
@@ -230,6 +240,27 @@ class WriteOptions:
             checkpoint=given.get("checkpointlocation"),
             logs=_logs(take),
         )
+
+
+def _topic_or_column(given: Mapping[str, str], take: _Taker) -> tuple[str, str]:
+    """Where all rows go, or the column in which each row says it."""
+    column: str = take("topicColumn", values.nonempty, "")
+    if not column:
+        return _topic(given), ""
+    if given.get("topic") or given.get("path") or values.paths(given.get("paths") or "[]"):
+        raise InvalidInput(
+            "options 'topicColumn' and 'topic' (or a path) exclude each other: for rows that name no topic, fill the "
+            f"column, as with coalesce({column}, lit('orders')), or set 'deadLetterTopic'",
+            "LEDGER_INVALID_OPTION",
+        )
+    return "", column
+
+
+def _dead_letters(take: _Taker, topic: str) -> str:
+    name: str = take("deadLetterTopic", values.topic_name, "")
+    if name and name == topic:
+        raise values.invalid("deadLetterTopic", name, "it must be another topic than the one that rows go to")
+    return name
 
 
 def _producer(take: _Taker) -> tuple[str, int | None, IdColumns | None]:
@@ -265,6 +296,12 @@ def _tokens(take: _Taker, topic: str, mode: str) -> TokenOptions | None:
                 "LEDGER_INVALID_OPTION",
             )
         group, fan_out = take("tokenGroup", values.group_name, topic), take("tokenFanOut", values.boolean, False)
+        if not group:
+            raise InvalidInput(
+                "options 'topicColumn' and 'deduplication=token' need 'tokenGroup': it is named after the sink's topic "
+                "otherwise, and there are several",
+                "LEDGER_INVALID_OPTION",
+            )
         return TokenOptions(column, take("tokenTopic", values.topic_name, ""), group, fan_out)
     for option in ("tokenColumn", "tokenTopic", "tokenGroup", "tokenFanOut"):
         if take(option, values.nonempty, ""):
@@ -308,6 +345,11 @@ def _topic(given: Mapping[str, str]) -> str:
     name = option or path
     if not name:
         raise InvalidInput(_NO_COLUMNS if "provider" in given else _NO_TOPIC, "LEDGER_NO_TOPIC")
+    if "," in name:
+        raise InvalidInput(
+            f"'{name}' is no topic's name: read several topics with option topics='{name}'; a write has one",
+            "LEDGER_INVALID_TOPIC_NAME",
+        )
     return names.check_topic_name(name)
 
 

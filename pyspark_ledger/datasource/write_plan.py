@@ -14,7 +14,7 @@ from pyspark_ledger.append.sender import COMPRESSIONS, FRESH_S
 from pyspark_ledger.base.names import spark_producer
 from pyspark_ledger.client import shared_namespace
 from pyspark_ledger.datasource.checkpoint import Checkpoint
-from pyspark_ledger.datasource.executor.staging import Replay, WritePlan
+from pyspark_ledger.datasource.executor.staging import Destination, Replay, TaskPlan, WritePlan
 from pyspark_ledger.datasource.options import WriteOptions
 from pyspark_ledger.datasource.types import arrow_schema
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
@@ -32,7 +32,7 @@ _KNOWN_PRODUCERS = 10_000  # more last ids than these are not sent to tasks
 
 def plan_write(
     options: WriteOptions, schema: StructType, *, overwrite: bool, stream: bool, again: bool = False
-) -> WritePlan:
+) -> TaskPlan:
     """``again``: for the commit of what another process has planned."""
     if overwrite:
         raise InvalidInput('a ledger is append only: use outputMode("append") or mode("append")', "LEDGER_APPEND_ONLY")
@@ -42,10 +42,14 @@ def plan_write(
             "their own: see 'sequenceColumn'",
             "LEDGER_INVALID_OPTION",
         )
-    incoming = _stored(schemas.canonical(arrow_schema(schema)), options)
+    if options.topic_column:
+        from pyspark_ledger.datasource.routed_plan import plan_routed
+
+        return plan_routed(options, schemas.canonical(arrow_schema(schema)), stream=stream, again=again)
+    incoming = stored(schemas.canonical(arrow_schema(schema)), options)
     if options.ids is not None:
         options.ids.check(incoming)
-    tokens = _token_column(options, again=again)
+    tokens = token_column(options, again=again)
     log = _planned_log(options, incoming, stream=stream, again=again)
     folders.prepare(log)
     if options.ids is not None or options.sequence is not None or (stream and options.deduplicate):
@@ -57,6 +61,7 @@ def plan_write(
     merged = schemas.merge(log.schema(view.head.schema_id), incoming, may_add=options.merge_schema)
     return WritePlan(
         storage=log.storage.uri,
+        topic=log.topic.name,
         uuid=log.topic.uuid,
         epoch=view.head.gc_epoch,
         target=schemas.written(merged, incoming),
@@ -67,11 +72,20 @@ def plan_write(
         ids=options.ids,
         known=log.known_sequences(_KNOWN_PRODUCERS, options.ids.producer) if options.ids else None,
         tokens=tokens,
+        dead_letters=planned_dead_letters(options, again=again),
         logs=options.logs,
     )
 
 
-def _stored(schema: pa.Schema, options: WriteOptions) -> pa.Schema:
+def planned_dead_letters(options: WriteOptions, *, again: bool) -> Destination | None:
+    if not options.dead_letters:
+        return None
+    from pyspark_ledger.datasource.dead_letters import plan_dead_letters  # few writes need it
+
+    return plan_dead_letters(options, again=again)
+
+
+def stored(schema: pa.Schema, options: WriteOptions) -> pa.Schema:
     """The schema that is stored: without the token column, because a token is not part of the record."""
     if options.tokens is None:
         return schema
@@ -84,7 +98,7 @@ def _stored(schema: pa.Schema, options: WriteOptions) -> pa.Schema:
 _token_topics: dict[tuple[int, str], tuple[OpenNamespace, str]] = {}  # as they were last found
 
 
-def _token_column(options: WriteOptions, *, again: bool) -> TokenColumn | None:
+def token_column(options: WriteOptions, *, again: bool) -> TokenColumn | None:
     """Numbers are those of one topic, which is looked up for each batch: it may have been made again. Who commits needs
     no look: what tasks send says which topic it was."""
     tokens = options.tokens
@@ -116,12 +130,12 @@ def _replays(options: WriteOptions, log: Log) -> dict[str, Replay]:
         name = spark_producer(query)
     if name:
         state = producers.get(name)
-        return {name: _replay(state, checkpoint)} if state else {}
+        return {name: replay_of(state, checkpoint)} if state else {}
     recent = sorted(producers.owned(), key=lambda state: state.publish_ms)[-_REMEMBERED_PRODUCERS:]
-    return {state.name: _replay(state, checkpoint) for state in recent}
+    return {state.name: replay_of(state, checkpoint) for state in recent}
 
 
-def _replay(state: ProducerState, checkpoint: Checkpoint) -> Replay:
+def replay_of(state: ProducerState, checkpoint: Checkpoint) -> Replay:
     digest = checkpoint.digest(state.sequence) if state.digest else b""
     return Replay(state.sequence, digest == state.digest if digest else None)
 
@@ -142,13 +156,14 @@ def writer_log(options: WriteOptions, uuid: str, storage: str) -> Log:
     there. If the log in memory has another root, its files may have been moved, which the process that has planned the
     batch knows already."""
     namespace = writer_namespace(options, planned=True)
-    log = _known_log(namespace, options, FRESH_S)
+    log = known_log(namespace, options.topic, FRESH_S)
     if log is not None and log.storage.uri != storage:
         namespace.metadata.sync()
-        log = _known_log(namespace, options, 0)
+        log = known_log(namespace, options.topic, 0)
     if log is None or log.topic.uuid != uuid:
         namespace.metadata.sync()
-        log = _open_log(namespace, options)
+        log = open_log(namespace, options.topic)
+    check_fixed_columns(log.topic, options)
     return log
 
 
@@ -157,20 +172,22 @@ def _planned_log(options: WriteOptions, schema: pa.Schema, *, stream: bool, agai
     another process may have committed the last batch."""
     namespace = writer_namespace(options, planned=again)
     query = Checkpoint(options.checkpoint, namespace.storage.uri).query_id() if stream else ""
-    log = _known_log(namespace, options, 0)
+    log = known_log(namespace, options.topic, 0)
     if log is None:
         namespace.metadata.sync()  # a server that is behind may have the topic that was there before
     topic = topics.find_topic(namespace.metadata, options.topic) if log is None else log.topic
     namespace.sinks.check(query, options.topic, topic)
     if topic is None:
         _check_may_make(namespace, options, query, again=again)
-        _make_topic(namespace, options, schema)
-    return log or _open_log(namespace, options)
+        make_topic(namespace, options.topic, schema, options)
+    log = log or open_log(namespace, options.topic)
+    check_fixed_columns(log.topic, options)
+    return log
 
 
-def _known_log(namespace: OpenNamespace, options: WriteOptions, max_age_s: float) -> Log | None:
+def known_log(namespace: OpenNamespace, name: str, max_age_s: float) -> Log | None:
     """Cached, so that what the log keeps in memory is not read again for every batch."""
-    log = _logs.get((os.getpid(), id(namespace), options.topic))
+    log = _logs.get((os.getpid(), id(namespace), name))
     if log is not None and log.metadata is not namespace.metadata:
         return None  # of a namespace that was closed: another object has its id now
     if log is not None:
@@ -182,13 +199,11 @@ def _known_log(namespace: OpenNamespace, options: WriteOptions, max_age_s: float
             if conflict.code != "LEDGER_STORAGE_MOVED":
                 raise
             return None  # opened again, it is in the new place
-        _check_fixed_columns(log.topic, options)
     return log
 
 
-def _open_log(namespace: OpenNamespace, options: WriteOptions) -> Log:
-    log = _logs[os.getpid(), id(namespace), options.topic] = namespace.log(options.topic)
-    _check_fixed_columns(log.topic, options)
+def open_log(namespace: OpenNamespace, name: str) -> Log:
+    log = _logs[os.getpid(), id(namespace), name] = namespace.log(name)
     return log
 
 
@@ -215,15 +230,16 @@ def _check_may_make(namespace: OpenNamespace, options: WriteOptions, query: str,
         )
 
 
-def _make_topic(namespace: OpenNamespace, options: WriteOptions, schema: pa.Schema) -> None:
+def make_topic(namespace: OpenNamespace, name: str, schema: pa.Schema, options: WriteOptions | None = None) -> None:
+    key, version = (options.key_column, options.version_column) if options is not None else ("", "")
     try:
-        namespace.create_topic(options.topic, schema, options.key_column, options.version_column)
+        namespace.create_topic(name, schema, key, version)
     except Conflict as conflict:
         if conflict.code != "LEDGER_TOPIC_EXISTS":
             raise
 
 
-def _check_fixed_columns(topic: Topic, options: WriteOptions) -> None:
+def check_fixed_columns(topic: Topic, options: WriteOptions) -> None:
     for option, asked, fixed in (
         ("keyColumn", options.key_column, topic.key),
         ("versionColumn", options.version_column, topic.version_column),

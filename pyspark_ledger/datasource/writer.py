@@ -17,19 +17,19 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pyspark_ledger.base.names import spark_producer
-from pyspark_ledger.datasource.executor.staging import Staged, TaskOrigin, WritePlan, stage
+from pyspark_ledger.datasource.executor.staging import Staged, TaskOrigin, TaskPlan
 from pyspark_ledger.datasource.first_line import sentence_first
 
 
 class LedgerStreamWriter(DataSourceStreamArrowWriter):
     """In the process that commits, the plan is made when it is asked for: an abort needs none."""
 
-    def __init__(self, options: Mapping[str, str], plan: WritePlan | Callable[[], WritePlan]) -> None:
+    def __init__(self, options: Mapping[str, str], plan: TaskPlan | Callable[[], TaskPlan]) -> None:
         self._options, self._made_or_to_make = options, plan
 
     @property
-    def _plan(self) -> WritePlan:
-        if not isinstance(self._made_or_to_make, WritePlan):
+    def _plan(self) -> TaskPlan:
+        if not isinstance(self._made_or_to_make, TaskPlan):
             self._made_or_to_make = self._made_or_to_make()
         return self._made_or_to_make
 
@@ -39,7 +39,7 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
     @sentence_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         origin = TaskOrigin.current()
-        return stage(self._plan, iterator, origin, self._plan.producer or spark_producer(origin.query), origin.batch)
+        return self._plan.stage(iterator, origin, self._plan.producer or spark_producer(origin.query), origin.batch)
 
     @sentence_first()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -55,12 +55,12 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
 
 
 class LedgerBatchWriter(DataSourceArrowWriter):
-    def __init__(self, options: Mapping[str, str], plan: WritePlan) -> None:
+    def __init__(self, options: Mapping[str, str], plan: TaskPlan) -> None:
         self._options, self._plan = options, plan
 
     @sentence_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return stage(self._plan, iterator, TaskOrigin.current(), self._plan.producer, self._plan.sequence)
+        return self._plan.stage(iterator, TaskOrigin.current(), self._plan.producer, self._plan.sequence)
 
     @sentence_first()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -15,7 +15,7 @@ import xxhash
 
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.position import Position
-from pyspark_ledger.dedup.batch_ids import owner
+from pyspark_ledger.dedup.batch_ids import owner, runs_before
 from pyspark_ledger.dedup.sequences import Sequences
 from pyspark_ledger.errors import Conflict
 from pyspark_ledger.files.topicfiles import RowCodec, TopicFiles, check_columns
@@ -138,9 +138,7 @@ class Producers:
         self._sequences.put(names, last, [commit.publish_ms] * len(names), slots)
 
     def _after(self, old: ProducerState | None, commit: Commit) -> ProducerState:
-        past = old.past_runs if old else ()
-        if old and old.run and old.run != commit.run:
-            past = (*past, old.run)[-self._limits.past_runs :]
+        past = runs_before(old.run, old.past_runs, commit.run, self._limits.past_runs) if old else ()
         assert commit.sequence is not None
         return ProducerState(
             commit.producer,

@@ -49,6 +49,11 @@ class RecordIds:
         if len(self._names) < len(self._codes):
             self._compare_ranges()
 
+    @property
+    def lowest(self) -> int | None:
+        """The lowest id, if all are in one range, and so of one producer."""
+        return self._low[0].as_py() if len(self._low) == 1 else None
+
     def _compare_ranges(self) -> None:
         """Finds the highest id of each producer, and those that may have brought an id in two ranges."""
         by_producer = pa.table({"code": self._codes, "low": self._low})

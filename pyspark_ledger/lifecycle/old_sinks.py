@@ -1,11 +1,13 @@
-"""Which topic a query writes to is kept in a node (see ``log/sinks``). This removes those that nobody uses: a sink that
-runs writes its node anew every day."""
+"""Which topics a query writes to is kept in nodes (see ``log/sinks``), and so is the last batch of one that writes to
+several at once (``append/claim``). This removes those that nobody uses: a sink that runs writes its topics' nodes anew
+every day, and its claim with every batch."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 
+from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.paging import pages
 from pyspark_ledger.errors import OutcomeUnknown
 from pyspark_ledger.lifecycle.rates import Wait
@@ -27,8 +29,8 @@ def remove_unused(namespace: OpenNamespace, step: Wait = lambda _: None) -> int:
             step(0.0)
             gone = sum(_delete(metadata, Delete(key, old[key])) for key in below[query] if key in old)
             removed += gone
-            if gone == len(below[query]) and (gone or _is_old(metadata, query, now_ms - limits.sink_look_ms)):
-                _delete(metadata, Delete(query))  # a topic that the query comes to right now makes it again
+            if gone == len(below[query]) and (unused := _unused(metadata, limits, query, now_ms, had_topics=gone > 0)):
+                _delete(metadata, unused)  # a topic that the query comes to right now makes it again
     return removed
 
 
@@ -48,7 +50,12 @@ def _delete(metadata: Metadata, op: Delete) -> bool:
     return True
 
 
-def _is_old(metadata: Metadata, query: SinkKey, before_ms: int) -> bool:
-    """Of a query that has no topics: one that has just come is about to make some."""
+def _unused(metadata: Metadata, limits: Limits, query: SinkKey, now_ms: int, *, had_topics: bool) -> Delete | None:
+    """Removes the node of a query that has no topics (any more), unless somebody has used it meanwhile. One that has
+    just come is about to make some. A claim is kept for as long as a topic is: a replay is recognised by it."""
     found = metadata.read(query)
-    return found is not None and found.modified_ms < before_ms
+    if found is None:
+        return None
+    claims = found.record.sequence is not None
+    kept_ms = limits.sink_kept_ms if claims else 0 if had_topics else limits.sink_look_ms
+    return Delete(query, found.version) if found.modified_ms <= now_ms - kept_ms else None

@@ -64,7 +64,17 @@ from pyspark_ledger.metadata.port import (
     TopicsKey,
     TransactionLost,
 )
-from pyspark_ledger.metadata.records import Deleted, Entity, FileRef, Head, Marker, Namespace, NodeRecord, TokenChunk
+from pyspark_ledger.metadata.records import (
+    Deleted,
+    Entity,
+    FileRef,
+    Head,
+    Marker,
+    Namespace,
+    NodeRecord,
+    Sink,
+    TokenChunk,
+)
 from pyspark_ledger.metadata.transactions import Transactions, find
 from pyspark_ledger.zk_metadata import exporting
 
@@ -276,9 +286,9 @@ class Rebuild:
         nodes, blobs = found.rest.nodes, _Blobs(storage, found.rest.files, self._limits)
         entities = {key: record for key, record in nodes.items() if isinstance(key, EntityKey)}
         outboxes = {key.outbox for key in nodes if isinstance(key, EntityKey | OutboxKey)}
-        queries = {key.query for key in nodes if isinstance(key, SinkTopicKey)}
+        queries = {key.query for key in nodes if isinstance(key, SinkKey | SinkTopicKey)}
         parents: Records = {OutboxKey(outbox): Marker() for outbox in sorted(outboxes)}
-        parents |= {SinkKey(query): Marker() for query in sorted(queries)}
+        parents |= {key: nodes.get(key, Sink()) for key in map(SinkKey, sorted(queries))}
         kept: Records = {
             key: record for key, record in nodes.items() if isinstance(key, DeletedKey | CondemnedKey | SinkTopicKey)
         }

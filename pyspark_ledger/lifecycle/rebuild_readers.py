@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pyspark_ledger.base.clock import Clock
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.runs import Runs
+from pyspark_ledger.cursors import shares
 from pyspark_ledger.lifecycle.rebuild_sources import SavedTopic
 from pyspark_ledger.log import trimmed
 from pyspark_ledger.metadata.port import CursorKey, TokenBlockKey, TokenChunkKey, TokenGroupKey
@@ -79,7 +80,7 @@ def cursor_of(cursor: Cursor, head: Head, policies: Policies, limits: Limits, op
     )
     past = (*cursor.past_revisions, PastRevision(cursor.revision, min(cursor.mark_delete, head.end)))
     return replace(
-        cursor,
+        shares.disbanded(cursor),
         mark_delete=position,
         ordinal=ordinal,
         properties=properties,

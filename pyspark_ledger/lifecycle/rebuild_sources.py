@@ -39,6 +39,7 @@ from pyspark_ledger.metadata.port import (
     OutboxKey,
     PoliciesKey,
     SchemaKey,
+    SinkKey,
     SinkTopicKey,
     TokenBlockKey,
     TokenChunkKey,
@@ -50,7 +51,7 @@ from pyspark_ledger.zk_metadata import exporting
 
 OF_LOG = (HeadKey, DedupKey, PoliciesKey, GcKey, SchemaKey, CommitKey)
 OF_READERS = (CursorKey, TokenGroupKey, TokenChunkKey, TokenBlockKey)
-OF_NAMESPACE = (NamespaceKey, TopicKey, DeletedKey, CondemnedKey, SinkTopicKey, OutboxKey, EntityKey)
+OF_NAMESPACE = (NamespaceKey, TopicKey, DeletedKey, CondemnedKey, SinkKey, SinkTopicKey, OutboxKey, EntityKey)
 
 _UNUSABLE = (CorruptData, InvalidInput, Unavailable)  # a folder that is missing is Unavailable
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from pyspark_ledger.append.append import STAGED_TOO_LONG_AGO, check_epochs
+from pyspark_ledger.append.prepared import STAGED_TOO_LONG_AGO, check_epochs
 from pyspark_ledger.errors import Conflict, CorruptData, InvalidInput
 from pyspark_ledger.lifecycle import going
 from pyspark_ledger.lifecycle.rewrite_copy import LedgerCopy, Report, Skipped, copies, copy

@@ -42,7 +42,7 @@ from pyspark_ledger.metadata.port import (
     TopicKey,
     Versioned,
 )
-from pyspark_ledger.metadata.records import Entity, FileRef, NodeRecord, TokenChunk, TokenGroup, Topic
+from pyspark_ledger.metadata.records import Entity, FileRef, NodeRecord, Sink, TokenChunk, TokenGroup, Topic
 from pyspark_ledger.outbox import entities
 from pyspark_ledger.zk_metadata import exporting, paths
 
@@ -141,6 +141,7 @@ class Saving:
         sinks = [key for each in self._metadata.children_many(queries) for key in each]
         others = [*self._metadata.children(DeletedsKey()), *self._metadata.children(CondemnedsKey()), *sinks]
         found: Records = {TopicKey(topic.name): topic for topic in some}
+        found |= {key: claim for key, claim in self._read(queries).items() if claim != Sink()}
         found |= self._read([NamespaceKey(), *others])
         outboxes = [key for key in self._metadata.children(OutboxesKey()) if isinstance(key, OutboxKey)]
         states = [key for each in self._metadata.children_many(outboxes) for key in each]

@@ -5,8 +5,8 @@ topic may have a *backlog quota*, by stored bytes and by age. One that is over i
 moved forward to where the topic would begin without it, with a mark, so that whoever follows it is told (I15).
 
 And a topic may let subscriptions *expire* that nobody uses. Every use writes the subscription's node: attaching,
-acknowledging, moving it. For one whose owner only waits, maintenance writes the node anew; and once more when it
-notices that the owner has died, so that the time counts from then on, however long nobody did any maintenance.
+acknowledging, moving it. For one whose followers only wait, maintenance writes the node anew; and once more when it
+notices that they have died, so that the time counts from then on, however long nobody did any maintenance.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _now_ms(log: Log) -> int:
 @dataclass(frozen=True, slots=True)
 class Expired:
     """What became of subscriptions that were not used for a while: the names of those that were deleted, and how many
-    were written anew because they have an owner."""
+    were written anew because somebody follows them."""
 
     deleted: tuple[str, ...] = ()
     renewed: int = 0
@@ -131,9 +131,9 @@ def expire(log: Log) -> Expired:
         if not is_old(_now_ms(log), policies, cursor):
             continue
         node = CursorNode(log, cursor.record.name)
-        if node.owner(cursor.record) is not None or node.reviser(cursor.record) is not None:
+        if node.followers(cursor.record) or node.reviser(cursor.record) is not None:
             renewed += _renew(log, cursor, abandoned=False)
-        elif cursor.record.owner and not cursor.record.abandoned:
+        elif (cursor.record.owner or cursor.record.members) and not cursor.record.abandoned:
             renewed += _renew(log, cursor, abandoned=True)
         elif _now_ms(log) - cursor.modified_ms >= policies.expire_subscriptions_ms and _delete(node, cursor):
             deleted.append(node.name)
@@ -152,7 +152,7 @@ def _versioned(log: Log) -> Iterable[Versioned[Cursor]]:
 
 
 def _renew(log: Log, cursor: Versioned[Cursor], *, abandoned: bool) -> bool:
-    """Its owner may wait for weeks, and die then: that is not to be the end of its subscription."""
+    """Who follows it may wait for weeks, and die then: that is not to be the end of the subscription."""
     record = replace(cursor.record, abandoned=abandoned)
     try:
         log.metadata.transact([Put(CursorKey(log.topic.uuid, record.name), record, cursor.version)])
@@ -169,7 +169,7 @@ def _delete(node: CursorNode, seen: Versioned[Cursor]) -> bool:
     """At the version that was seen: whoever has used it since keeps it."""
 
     def check(cursor: Cursor) -> None:
-        if node.known().version != seen.version or node.owner(cursor) or node.reviser(cursor):
+        if node.known().version != seen.version or node.followers(cursor) or node.reviser(cursor):
             raise _Used
 
     try:

@@ -29,6 +29,7 @@ from pyspark_ledger.files.topicfiles import TopicFiles
 from pyspark_ledger.log import rollback, root
 from pyspark_ledger.log.index import Index
 from pyspark_ledger.log.pieces import slices_of_commit, slices_of_list
+from pyspark_ledger.log.queue import WriteQueue
 from pyspark_ledger.log.slices import LogSlice
 from pyspark_ledger.log.trimmed import first_ledger
 from pyspark_ledger.metadata.port import (
@@ -105,6 +106,8 @@ class Log:
         self._policies: tuple[int, Versioned[Policies]] | None = None  # over which connection they were read
         self._parts: set[tuple[int, Part]] = set()  # that are there, as was seen over a connection
         self._noting = False  # that ZooKeeper was rolled back
+        self._epoch_seen: tuple[int, float] | None = None  # the gc epoch, and when it was that
+        self.queue = WriteQueue(self)
         self.histories = 1  # that this process has seen: positions of an earlier one are of no use in this one
 
     def now_ms(self) -> int:
@@ -145,12 +148,16 @@ class Log:
 
     def ensure_part(self, part: Part) -> None:
         """Makes the parent of nodes of one kind, which a topic gets with the first of them."""
+        if (self.metadata.connections, part) not in self._parts:
+            self.make_part(part)
+
+    def make_part(self, part: Part) -> Versioned[Marker]:
+        """The same, and what is there now. Raises if the topic is gone."""
         made = (self.metadata.connections, part)
-        if made not in self._parts:
-            what = f"topic '{self.topic.name}': its {part}"
-            key = PartKey(self.topic.uuid, part)
-            self.transactions.make(key, Marker(), what, lambda: self.refresh(sync=True))
-            self._parts.add(made)
+        what = f"topic '{self.topic.name}': its {part}"
+        found = self.transactions.make(PartKey(self.topic.uuid, part), Marker(), what, lambda: self.refresh(sync=True))
+        self._parts.add(made)
+        return found
 
     def retention_guard(self) -> Op:
         """For a transaction by which somebody begins to need old records: it orders that against those who give up old
@@ -163,6 +170,8 @@ class Log:
         match refusal.op:
             case Check(PoliciesKey(uuid), _) if uuid == self.topic.uuid:
                 self._policies = None
+            case Check(PartKey(uuid, "queue"), _) if uuid == self.topic.uuid:
+                self.queue.changed()
             case Delete(TipKey(uuid, _), _) if uuid == self.topic.uuid and not self._noting:
                 # The head had the right version, or that would have been the reason. If the topic was repaired since,
                 # and all that this process knows is there, it has only been too slow.
@@ -214,20 +223,38 @@ class Log:
                 if self._view is before or self._view is None or self._view.version <= now.version:
                     self._seen_at = self.clock.monotonic()
                     self._view = now
+                    self.saw_epoch(now.head.gc_epoch)
                 return now
         raise CorruptData(
             f"topic '{self.topic.name}' ({self.topic.uuid}): commits that its head names are not in ZooKeeper, or do "
             "not follow each other"
         )
 
-    def committed(self, head: Head, version: int, commit: Commit, highest: pa.Table | None = None) -> View:
-        """Adds a commit that this process has just made to the view, without reading it."""
+    def committed(self, head: Head, version: int, commits: Sequence[Commit], highest: pa.Table | None = None) -> View:
+        """Adds commits that this process has just made, in one transaction, to the view, without reading them.
+        ``highest`` are the highest ids of the only one, if there is one."""
         assert self._view is not None
         assert version == self._view.version + 1
-        if self._producers is not None and self._producers.next_commit == commit.number:
-            self._producers.apply(commit, self.files, highest)
-        self._view = View(head, version, (*self._view.open_commits, commit))
+        for commit in commits:
+            if self._producers is not None and self._producers.next_commit == commit.number:
+                self._producers.apply(commit, self.files, highest if len(commits) == 1 else None)
+        self._view = View(head, version, (*self._view.open_commits, *commits))
         return self._view
+
+    def gc_epoch(self, max_age_s: float) -> int:
+        """For files that are about to be staged: the topic's gc epoch, not older than so many seconds. Whoever only
+        stages, because others commit for it, need not read their commits for that."""
+        if self._epoch_seen is None:
+            self.view()
+        if self._epoch_seen is None or self.clock.monotonic() - self._epoch_seen[1] > max_age_s:
+            found = self.metadata.read(HeadKey(self.topic.uuid))
+            self.saw_epoch(self.refresh(sync=True).head.gc_epoch if found is None else found.record.gc_epoch)
+        assert self._epoch_seen is not None
+        return self._epoch_seen[0]
+
+    def saw_epoch(self, epoch: int) -> None:
+        """Somebody says that this is the gc epoch now."""
+        self._epoch_seen = epoch, self.clock.monotonic()
 
     def head_changed(self, now: Versioned[Head]) -> None:
         """Takes over a head that this process has just written, without a new commit. If it has another open ledger,
@@ -383,6 +410,14 @@ class Log:
                     return commits[max(0, number - leaf.first_commit)]
         at = max(0, number - head.ledger_first_commit)
         return view.open_commits[at] if at < len(view.open_commits) else None
+
+    def commits_since(self, view: View, number: int) -> Iterator[Commit]:
+        """Every commit from a number on that is still there, in order."""
+        if number < view.head.ledger_first_commit:
+            index = self.index(view)
+            for leaf in index.leaves(lambda row: row.first_commit, number):
+                yield from (commit for commit in index.commits(leaf) if commit.number >= number)
+        yield from view.open_commits[max(0, number - view.head.ledger_first_commit) :]
 
     def index(self, view: View, *, planned: bool = False) -> Index:
         """The sealed ledgers of the log. ``planned``: also those that were given up not long ago, for a batch that was

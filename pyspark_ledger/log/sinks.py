@@ -27,8 +27,8 @@ from pyspark_ledger.metadata.port import (
     TransactionLost,
     Versioned,
 )
-from pyspark_ledger.metadata.records import Marker, SinkTopic, Topic
-from pyspark_ledger.metadata.transactions import Transactions
+from pyspark_ledger.metadata.records import Sink, SinkTopic, Topic
+from pyspark_ledger.metadata.transactions import PlainNode, Transactions
 
 _KEPT = 1_000  # entries in memory: a driver that lives for months starts many queries
 
@@ -42,6 +42,11 @@ class _Seen:
     connection: int
 
 
+def job_key(producer: str) -> SinkKey:
+    """For a batch job that has no query, and numbers its batches under a producer's name: no query's id has a space."""
+    return SinkKey(f"producer {producer}")
+
+
 class Sinks:
     """The queries that write into a namespace, as one process knows them. A node is read once, and again every day."""
 
@@ -49,6 +54,7 @@ class Sinks:
         self._metadata, self._limits, self._clock = metadata, limits, clock
         self._transactions = Transactions(metadata, limits, clock)
         self._seen: dict[tuple[str, str], _Seen] = {}
+        self._claims: dict[tuple[str, str], bool] = {}
 
     def check(self, query: str, name: str, topic: Topic | None) -> None:
         """Raises if the query writes to another topic than the one that has this name now (None: none has it). A query
@@ -107,9 +113,50 @@ class Sinks:
 
         self._transactions.carry_out([Delete(key)], look, f"forgetting the sink of query {query}")
         self._seen.pop((query, name), None)
-        with contextlib.suppress(TransactionLost, OutcomeUnknown):  # it may write to other topics
-            self._metadata.transact([Delete(SinkKey(query))])
+        found = self._metadata.read(SinkKey(query))
+        if found is not None and found.record.sequence is None:
+            with contextlib.suppress(TransactionLost, OutcomeUnknown):  # it may write to other topics
+                self._metadata.transact([Delete(SinkKey(query), found.version)])
         return True
+
+    # -- batches that go to several topics at once ---------------------------------------------------------
+
+    def claimed(self, key: SinkKey) -> Sink | None:
+        """The last batch that was claimed by this query or batch job; None if it has claimed none."""
+        found = self._metadata.read(key)
+        return None if found is None or found.record.sequence is None else found.record
+
+    def writes_claims(self, query: str, run: str) -> bool:
+        """Whether the query's batches are claimed in its own node: then all of them are, whatever it writes to now. One
+        synced look for each of its runs; within a run a sink does not change its kind."""
+        if not query:
+            return False
+        if (query, run) not in self._claims:
+            self._metadata.sync()
+            if len(self._claims) >= _KEPT:
+                self._claims.clear()
+            self._claims[query, run] = self.claimed(SinkKey(query)) is not None
+        return self._claims[query, run]
+
+    def forget_claim(self, producer: str) -> bool:
+        """Lets a batch job's name go: what it writes next is new. False if it has claimed nothing. The node stays, so
+        that its versions go on: a late claim of somebody else is refused."""
+        key = job_key(producer)
+
+        def empty(sink: Sink) -> Sink | None:
+            return None if sink.sequence is None else Sink()
+
+        self._metadata.sync()
+        if self.claimed(key) is None:
+            return False
+        node = PlainNode(self._metadata, key, lambda: NotFound(f"'{producer}' has claimed nothing"))
+        with contextlib.suppress(NotFound):
+            self._transactions.change(node, empty, f"forgetting what '{producer}' has written")
+        return True
+
+    def topics_of(self, query: str) -> list[str]:
+        """The names of the topics that the query is known to write to."""
+        return [key.topic for key in self._metadata.children(SinkKey(query)) if isinstance(key, SinkTopicKey)]
 
     def _look(self, query: str, name: str) -> Versioned[SinkTopic] | None:
         """The newest state: every answer may lead to a refusal."""
@@ -130,7 +177,7 @@ class Sinks:
         if name is None or name.record.uuid != topic.uuid:
             raise gone_meanwhile(topic.name, recreated=name is not None)
         what = f"noting that query {query} writes to topic '{topic.name}'"
-        self._transactions.make(SinkKey(query), Marker(), what)
+        self._transactions.make(SinkKey(query), Sink(), what)
         key = SinkTopicKey(query, topic.name)
         ops: list[Op] = [Check(TopicKey(topic.name), name.version), Create(key, SinkTopic(topic.uuid))]
 

@@ -146,6 +146,7 @@ def nodes_of(head: Head, policies: Policies, dedup: DedupSnapshot) -> list[Op]:
     return [
         Create(RootKey(uuid), Marker()),
         Create(PartKey(uuid, "commits"), Marker()),
+        Create(PartKey(uuid, "queue"), Marker()),  # every append looks at it
         Create(HeadKey(uuid), head),
         Create(TipKey(uuid, head.last_change), Marker()),
         Create(PoliciesKey(uuid), policies),

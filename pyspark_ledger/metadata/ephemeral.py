@@ -1,5 +1,5 @@
-"""Ephemeral nodes, which exist while their holder lives: the owner of a subscription, who resets it, the compactor of a
-topic, who rewrites its files, the pin of a reader.
+"""Ephemeral nodes, which exist while their holder lives: the owner of a subscription, those who share one, who resets
+it, the compactor of a topic, who rewrites its files, the pin of a reader.
 
 ZooKeeper deletes such a node when the session ends that created it. A holder that lives on does not notice by itself.
 And a call that failed may leave a node that stays for as long as its process. So every such node has an object here:
@@ -30,23 +30,25 @@ from pyspark_ledger.metadata.port import (
     Create,
     Delete,
     Key,
+    MemberKey,
     Metadata,
     Op,
     OwnerKey,
     PinKey,
     Put,
     R,
+    RequestKey,
     ReviserKey,
     RewriterKey,
     TransactionLost,
     Versioned,
 )
-from pyspark_ledger.metadata.records import Holder, NodeRecord, Pin
+from pyspark_ledger.metadata.records import Holder, NodeRecord, Pin, Request
 from pyspark_ledger.metadata.transactions import Transactions
 
 logger = logging.getLogger(__name__)
 
-EphemeralKey = OwnerKey | ReviserKey | CompactorKey | RewriterKey | PinKey
+EphemeralKey = OwnerKey | ReviserKey | MemberKey | CompactorKey | RewriterKey | PinKey | RequestKey
 Guard = Callable[[], Check | None]  # checks that the record still names us; None: it does not
 
 
@@ -240,10 +242,10 @@ class Ephemeral(Generic[R]):
     # -- whose it is -------------------------------------------------------------------------------------------
 
     def _is_ours(self, record: R) -> bool:
-        """A holder's record has an id. A pin has none, because its key already belongs to one reader alone."""
+        """A holder's record has an id. A pin and a request have none: their keys belong to one process alone."""
         if isinstance(record, Holder) and isinstance(self._record, Holder):
             return record.id == self._record.id
-        return isinstance(record, Pin)
+        return isinstance(record, Pin | Request)
 
     def _is_leftover(self, record: R) -> bool:
         return isinstance(record, Holder) and record.id in self._metadata.chores.leftovers

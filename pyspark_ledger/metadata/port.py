@@ -13,6 +13,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 from pyspark_ledger.errors import Conflict
 from pyspark_ledger.metadata.chores import Chores
 from pyspark_ledger.metadata.records import (
+    Answers,
     Commit,
     Cursor,
     DedupSnapshot,
@@ -26,7 +27,9 @@ from pyspark_ledger.metadata.records import (
     NodeRecord,
     Pin,
     Policies,
+    Request,
     Schema,
+    Sink,
     SinkTopic,
     TokenBlock,
     TokenChunk,
@@ -170,6 +173,15 @@ class ReviserKey(Key[Holder]):
 
 
 @dataclass(frozen=True, slots=True)
+class MemberKey(Key[Holder]):
+    """One of those who share a cursor; ephemeral."""
+
+    uuid: str
+    name: str
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class CompactorKey(Key[Holder]):
     """Who is compacting a topic; ephemeral."""
 
@@ -189,6 +201,23 @@ class PinKey(Key[Pin]):
 
     uuid: str
     id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey(Key[Request]):
+    """A writer that waits for its turn; ephemeral. In the order of their numbers, which is about the order in which
+    they came; ``id`` is that of the commit, so a request that is sent twice is there once."""
+
+    uuid: str
+    number: int
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersKey(Key[Answers]):
+    """What was last committed for writers that waited."""
+
+    uuid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +270,8 @@ class SinksKey(Key[Marker]):
 
 
 @dataclass(frozen=True, slots=True)
-class SinkKey(Key[Marker]):
-    """Parent of what is known of one Spark query as a sink."""
+class SinkKey(Key[Sink]):
+    """What one Spark query has written to several topics at once, and parent of what is known of its topics."""
 
     query: str
 
@@ -291,9 +320,12 @@ AnyKey = (
     | CursorKey
     | OwnerKey
     | ReviserKey
+    | MemberKey
     | PinKey
     | CompactorKey
     | RewriterKey
+    | RequestKey
+    | AnswersKey
     | TokenGroupKey
     | TokenChunkKey
     | TokenBlockKey
@@ -329,7 +361,7 @@ class Create:
 class Put:
     key: AnyKey
     record: NodeRecord
-    version: int
+    version: int | None  # None: any version
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,6 +292,18 @@ class PastRevision:
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """One of those who share a subscription. Numbers are in runs (see runs.py) that are packed from 0."""
+
+    id: bytes
+    name: str
+    since_ms: int
+    claims: bytes = b""  # records that it has, or is about to have, in hand, by ordinal: nobody else gets them
+    slots: bytes = b""  # of the keys whose records it gets,
+    dealt: bytes = b""  # and of those whose records it is to get: a slot moves when nothing of it is in hand any more
+
+
+@dataclass(frozen=True, slots=True)
 class Cursor:
     """A subscription's durable state. One node, so one version guards all of it."""
 
@@ -318,6 +330,10 @@ class Cursor:
     compacted: bool = False  # it is followed by readers of compacted ledgers: these also have what the log has given up
     abandoned: bool = False  # its owner has died, and maintenance has noticed: from then on nobody uses it
     lost: int = 0  # records that it has lost so far, to trimming and to quotas, and that its reader was told of
+    sharing: str = ""  # how its consumers share it: "shared", "key_shared"; empty: one at a time owns it
+    members: tuple[Member, ...] = ()  # those who share it, in the order in which they came
+    # How often records that are not acknowledged were delivered before: a number, and runs of ordinals packed from 0.
+    deliveries: tuple[tuple[int, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +343,29 @@ class Holder:
     id: bytes
     name: str
     since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a writer that waits for its turn would commit: an ephemeral node, gone with its session.
+
+    Whoever has its turn commits for others too, and deletes their requests in the same transaction. A request that is
+    deleted without that has to be made again.
+    """
+
+    commit: Commit  # without what depends on its place in the log
+    since: int  # no commit before this number has the id
+    moves: int = 0  # of the storage root in which its files are
+    alone: bool = False  # only its writer can judge it: ids or tokens to compare, a new schema, much of it
+    lowest: int | None = None  # the lowest id of its records, which are of one producer, if they bring ids
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Where the commits are that were last made for writers that waited. Whose is no longer here looks into the log."""
+
+    packed: bytes = b""  # see log/queue.py; newest last
+    gc_epoch: int = 0  # of the topic, when they were given
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,6 +477,30 @@ class Deleted:
 
 
 @dataclass(frozen=True, slots=True)
+class Sink:
+    """The last batch that a Spark query, or a batch job with a producer's name, has written to several topics at once.
+    A replay is recognised by it, whatever topics that names. It holds the query's topics too, see :class:`SinkTopic`.
+
+    Attributes:
+        sequence: the batch's id; None: no batch was claimed here, as by queries that write to one topic only.
+        query: whose batch that was; empty for a batch job.
+        run: the query's last run.
+        past_runs: its runs before, newest last, at most 16; a writer of one of these is fenced.
+        digest: a hash of the offsets that Spark logged for the batch; empty if they could not be read.
+        records: how many rows the batch had, wherever they went.
+        transaction: the id of what has written this: if an answer was lost, it shows whether it was applied.
+    """
+
+    sequence: int | None = None
+    query: str = ""
+    run: str = ""
+    past_runs: tuple[str, ...] = ()
+    digest: bytes = b""
+    records: int = 0
+    transaction: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class SinkTopic:
     """Which topic a query writes to: a topic that was made since under the same name is another one."""
 
@@ -474,6 +537,8 @@ NodeRecord = (
     | Cursor
     | Holder
     | Pin
+    | Request
+    | Answers
     | TokenGroup
     | TokenChunk
     | TokenBlock
@@ -482,6 +547,7 @@ NodeRecord = (
     | Schema
     | Namespace
     | Deleted
+    | Sink
     | SinkTopic
     | GcEpoch
     | Policies

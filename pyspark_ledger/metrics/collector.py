@@ -29,6 +29,7 @@ from pyspark_ledger.metadata.port import (
     CondemnedsKey,
     Key,
     MaintainerKey,
+    MemberKey,
     OwnerKey,
     PartKey,
     ReviserKey,
@@ -106,6 +107,7 @@ class LedgerCollector(Collector):
                 name = cursor.record.name
                 keys += [OwnerKey(each.uuid, name)] if cursor.record.owner else []
                 keys += [ReviserKey(each.uuid, name)] if cursor.record.reviser else []
+                keys += [MemberKey(each.uuid, name, member.id) for member in cursor.record.members]
         found: dict[Key[Holder], Holder] = {}
         for page in pages(keys, self._namespace.limits.topics_at_once):
             for key, node in zip(page, self._namespace.metadata.read_many(page), strict=True):

@@ -72,6 +72,7 @@ FAMILIES = {
     "ledger_cursor_position_entry": Family("The entry of the subscription's position, in its ledger.", _CURSOR),
     "ledger_cursor_individual_acks": Family("Records acknowledged out of order.", _CURSOR),
     "ledger_cursor_attached": Family("1 if a query or a consumer follows the subscription.", _CURSOR),
+    "ledger_cursor_members": Family("Living consumers that share the subscription.", _CURSOR),
     "ledger_cursor_epochs_total": Family("Attachments and redeliveries so far (PIP-84).", _CURSOR),
     "ledger_cursor_revisions_total": Family("Position resets so far (PIP-269).", _CURSOR),
     "ledger_cursor_revision_running": Family("1 while the position is being reset.", _CURSOR),

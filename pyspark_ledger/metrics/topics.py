@@ -12,7 +12,7 @@ from pyspark_ledger.lifecycle import retention
 from pyspark_ledger.lifecycle.looking import Seen
 from pyspark_ledger.log import scan, trimmed
 from pyspark_ledger.log.log import Log, View
-from pyspark_ledger.metadata.port import CompactorKey, Key, OwnerKey, ReviserKey, Versioned
+from pyspark_ledger.metadata.port import CompactorKey, Key, MemberKey, OwnerKey, ReviserKey, Versioned
 from pyspark_ledger.metadata.records import Commit, Cursor, Head, Holder, Policies, ProducerState
 from pyspark_ledger.metrics.families import Sample
 from pyspark_ledger.tokens.tokens import Tokens
@@ -166,6 +166,7 @@ class TopicMetrics:
     def cursor(self, seen: Seen, cursor: Versioned[Cursor], held: Holders) -> Iterator[Sample]:
         record, labels = cursor.record, (self._name, cursor.record.name)
         owner, reviser = held.get(OwnerKey(seen.uuid, record.name)), held.get(ReviserKey(seen.uuid, record.name))
+        members = sum(MemberKey(seen.uuid, record.name, each.id) in held for each in record.members)
         acks = len(Runs.unpack(record.acks, record.ordinal))
         behind = self._log.view().head.records - record.ordinal - acks
         stored, seconds = self._backlog(cursor) if behind > 0 else (0, 0.0)
@@ -175,7 +176,9 @@ class TopicMetrics:
         yield "ledger_cursor_position_ledger", labels, record.mark_delete.ledger
         yield "ledger_cursor_position_entry", labels, record.mark_delete.entry
         yield "ledger_cursor_individual_acks", labels, acks
-        yield "ledger_cursor_attached", labels, owner is not None and owner.id == record.owner
+        yield "ledger_cursor_attached", labels, members > 0 or (owner is not None and owner.id == record.owner)
+        if record.sharing:
+            yield "ledger_cursor_members", labels, members
         yield "ledger_cursor_epochs_total", labels, record.epoch
         yield "ledger_cursor_revisions_total", labels, record.revision
         yield "ledger_cursor_revision_running", labels, reviser is not None and reviser.id == record.reviser

@@ -60,6 +60,7 @@ class Outbox:
         self._resources = Resources(
             name=names.check_outbox_name(name),
             metadata=metadata,
+            limits=limits,
             clock=clock,
             entities=Entities(name, metadata, storage, limits, clock, self._refused),
             groups=Groups(metadata, name, lambda uuid: Log.by_uuid(metadata, storage, uuid, limits, clock)),

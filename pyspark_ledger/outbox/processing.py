@@ -17,8 +17,10 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_ledger.append.admission import StagedBatch
-from pyspark_ledger.append.append import STAGED_TOO_LONG_AGO, finish, prepare
+from pyspark_ledger.append.prepared import STAGED_TOO_LONG_AGO
+from pyspark_ledger.append.several import Part, Together, check_number
 from pyspark_ledger.base.clock import Clock
+from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.token_prefix import TokenPrefix
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.files import schema as schemas
@@ -39,6 +41,7 @@ class Resources:
 
     name: str
     metadata: Metadata
+    limits: Limits
     clock: Clock
     entities: Entities
     groups: Groups  # whose tokens are consumed
@@ -76,7 +79,7 @@ class _Outcome:
     """What a handler returned, checked, with its records staged."""
 
     state: Any
-    batches: list[tuple[Log, StagedBatch]]
+    appends: Together
     payloads: tuple[Any, ...]
 
 
@@ -118,14 +121,13 @@ class Processing:
         outcome = self._run(loaded)
         content = replace(loaded.content, state=outcome.state)
         try:
-            appends = [(log, prepare(log, batch)) for log, batch in outcome.batches]
+            ops: list[Op] = list(outcome.appends.prepare())
         except Conflict as conflict:
             if conflict.code != STAGED_TOO_LONG_AGO:
                 raise
             self._handled = None  # gc ran twice meanwhile: stage again
             self._resources.refresh()
             return None
-        ops: list[Op] = [op for _, prepared in appends for op in prepared.ops]
         if outcome.payloads:
             pending, minting = self._first_pending(outcome.payloads)
             content, ops = content.with_pending(self._message_id, pending), [*ops, *minting, *spending.guards()]
@@ -134,8 +136,7 @@ class Processing:
         if not self._resources.entities.change(self._entity, loaded, content, ops):
             self._resources.refresh()
             return None
-        for log, prepared in appends:
-            finish(log, prepared)
+        outcome.appends.finish()
         if outcome.payloads:
             return None
         spending.committed()
@@ -158,9 +159,10 @@ class Processing:
         # Everything is checked before the first file is written.
         logs = {topic: self._resources.log(topic) for topic in records}
         tables = {topic: _as_arrow(logs[topic], rows) for topic, rows in records.items()}
-        return _Outcome(
-            state, [(logs[topic], self._batch(logs[topic], table)) for topic, table in tables.items()], payloads
-        )
+        resources = self._resources
+        check_number(len(tables), resources.limits)
+        parts = [Part(logs[topic], self._batch(logs[topic], table)) for topic, table in tables.items()]
+        return _Outcome(state, Together(resources.metadata, resources.limits, resources.clock, parts), payloads)
 
     def _batch(self, log: Log, rows: pa.RecordBatch) -> StagedBatch:
         epoch = log.view().head.gc_epoch

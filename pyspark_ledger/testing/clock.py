@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 
 class SeededClock:
@@ -20,6 +21,11 @@ class SeededClock:
 
     def sleep(self, seconds: float) -> None:
         self._ms += seconds * 1000.0
+
+    def wait(self, event: threading.Event, seconds: float) -> None:
+        """Nobody else acts meanwhile."""
+        if not event.is_set():
+            self.sleep(seconds)
 
     def new_id(self) -> bytes:
         return self._random.randbytes(16)

@@ -18,6 +18,7 @@ from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.errors import InvalidInput, OutcomeUnknown, Unavailable
 from pyspark_ledger.metadata.chores import Chores
 from pyspark_ledger.metadata.port import (
+    AnswersKey,
     AnyKey,
     Check,
     CommitKey,
@@ -36,6 +37,7 @@ from pyspark_ledger.metadata.port import (
     Key,
     LedgerKey,
     MaintainerKey,
+    MemberKey,
     Metadata,
     MoverKey,
     NamespaceKey,
@@ -48,6 +50,7 @@ from pyspark_ledger.metadata.port import (
     PoliciesKey,
     Put,
     R,
+    RequestKey,
     RetentionKey,
     ReviserKey,
     RewriterKey,
@@ -576,10 +579,12 @@ def _parent(key: Key[Any]) -> Key[Any] | None:
             return TopicsKey()
         case HeadKey(uuid) | DedupKey(uuid) | PoliciesKey(uuid) | RetentionKey(uuid) | GcKey(uuid) | PartKey(uuid, _):
             return RootKey(uuid)
-        case CursorKey(uuid, _) | OwnerKey(uuid, _) | ReviserKey(uuid, _):
+        case CursorKey(uuid, _) | OwnerKey(uuid, _) | ReviserKey(uuid, _) | MemberKey(uuid, _, _):
             return PartKey(uuid, "subscriptions")
         case PinKey(uuid, _):
             return PartKey(uuid, "pins")
+        case RequestKey(uuid, _, _) | AnswersKey(uuid):
+            return PartKey(uuid, "queue")
         case CompactorKey(uuid) | RewriterKey(uuid):
             return PartKey(uuid, "locks")
         case LedgerKey(uuid, _) | SchemaKey(uuid, _) | TipKey(uuid, _):

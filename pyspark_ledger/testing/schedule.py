@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
+_LOOK_S = 0.005  # how often a process that waits for an event looks whether it has happened
+
 
 class Ended(BaseException):
     """The schedule is over: whoever still waits stops here. No ``except Exception`` may catch it."""
@@ -156,6 +158,11 @@ class ScheduleClock:
 
     def sleep(self, seconds: float) -> None:
         self._schedule.wait(seconds)
+
+    def wait(self, event: threading.Event, seconds: float) -> None:
+        end = self._schedule.now + seconds
+        while not event.is_set() and self._schedule.now < end:
+            self._schedule.wait(min(_LOOK_S, end - self._schedule.now))
 
     def new_id(self) -> bytes:
         return self._random.randbytes(16)

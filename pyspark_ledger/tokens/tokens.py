@@ -191,6 +191,16 @@ def minter_of(tokens: Tokens) -> Minter:
     return tokens._minter
 
 
+def spender_of(tokens: Tokens) -> tuple[Log, Groups]:
+    """What these tokens are consumed with: for transactions that consume them with other things."""
+    return tokens._log, tokens._groups
+
+
+def claims_of(tokens: Tokens, ids: Sequence[str] | Sequence[int]) -> pa.Table:
+    """Tokens as runs. InvalidInput if something is not a token, or is one of another topic."""
+    return tokens._claims(ids)
+
+
 def _as_list(present: pa.BooleanArray | None, ids: Sequence[object]) -> list[bool]:
     """None stands for "all of them"."""
     return [True] * len(ids) if present is None else present.to_pylist()

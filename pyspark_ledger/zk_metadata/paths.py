@@ -19,9 +19,12 @@ Below the namespace's root::
     /logs/<uuid>/subscriptions/cursor-<name>   a subscription
     /logs/<uuid>/subscriptions/owner-<name>    who is attached to it, ephemeral
     /logs/<uuid>/subscriptions/reviser-<name>  who is resetting it, ephemeral
+    /logs/<uuid>/subscriptions/member-<id>-<name>     one of those who share it, ephemeral
     /logs/<uuid>/locks/compactor               who is compacting the topic, ephemeral
     /logs/<uuid>/pins/<id>                     a running reader of compacted ledgers, ephemeral
-    /logs/<uuid>/queue                         for writers that wait for their turn
+    /logs/<uuid>/queue                         written by every writer that begins to wait for its turn
+    /logs/<uuid>/queue/<12 digits>-<id>        a writer that waits, ephemeral
+    /logs/<uuid>/queue/answers                 what was last committed for writers that waited
     /logs/<uuid>/tokens/<group>                what a group has consumed of the topic's tokens
     /logs/<uuid>/tokens/<group>/chunk-<10 digits>     where that has many gaps
     /logs/<uuid>/tokens/<group>/block-<id>     tokens minted for messages from outside
@@ -40,6 +43,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from pyspark_ledger.metadata.port import (
+    AnswersKey,
     AnyKey,
     CommitKey,
     CompactorKey,
@@ -55,6 +59,7 @@ from pyspark_ledger.metadata.port import (
     Key,
     LedgerKey,
     MaintainerKey,
+    MemberKey,
     MoverKey,
     NamespaceKey,
     OutboxesKey,
@@ -63,6 +68,7 @@ from pyspark_ledger.metadata.port import (
     PartKey,
     PinKey,
     PoliciesKey,
+    RequestKey,
     RetentionKey,
     ReviserKey,
     RewriterKey,
@@ -98,6 +104,12 @@ _LOG = f"{LOGS}/{_NAME}"
 _PATTERNS = tuple(
     (re.compile(pattern), make)
     for pattern, make in (
+        # First, because many writers look often who waits.
+        (f"{_LOG}/queue/answers", lambda uuid: AnswersKey(unquote(uuid))),
+        (
+            rf"{_LOG}/queue/{_NUMBER}-((?:[0-9a-f]{{2}})+)",
+            lambda uuid, n, id: RequestKey(unquote(uuid), int(n), bytes.fromhex(id)),
+        ),
         (NAMESPACE, lambda: NamespaceKey()),
         (TOPICS, lambda: TopicsKey()),
         (f"{TOPICS}/{_NAME}", lambda name: TopicKey(unquote(name))),
@@ -127,6 +139,10 @@ _PATTERNS = tuple(
         (f"{_LOG}/subscriptions/cursor-{_NAME}", lambda uuid, name: CursorKey(unquote(uuid), unquote(name))),
         (f"{_LOG}/subscriptions/owner-{_NAME}", lambda uuid, name: OwnerKey(unquote(uuid), unquote(name))),
         (f"{_LOG}/subscriptions/reviser-{_NAME}", lambda uuid, name: ReviserKey(unquote(uuid), unquote(name))),
+        (
+            f"{_LOG}/subscriptions/member-([0-9a-f]{{32}})-{_NAME}",
+            lambda uuid, id, name: MemberKey(unquote(uuid), unquote(name), bytes.fromhex(id)),
+        ),
         (f"{_LOG}/locks/compactor", lambda uuid: CompactorKey(unquote(uuid))),
         (f"{_LOG}/locks/rewriter", lambda uuid: RewriterKey(unquote(uuid))),
         (f"{_LOG}/pins/{_NAME}", lambda uuid, id: PinKey(unquote(uuid), unquote(id))),
@@ -186,9 +202,12 @@ _PATHS: dict[type[Key[Any]], Callable[[Any], str]] = {
     CursorKey: lambda key: f"{_log(key.uuid)}/subscriptions/cursor-{segment(key.name)}",
     OwnerKey: lambda key: f"{_log(key.uuid)}/subscriptions/owner-{segment(key.name)}",
     ReviserKey: lambda key: f"{_log(key.uuid)}/subscriptions/reviser-{segment(key.name)}",
+    MemberKey: lambda key: f"{_log(key.uuid)}/subscriptions/member-{key.id.hex()}-{segment(key.name)}",
     CompactorKey: lambda key: f"{_log(key.uuid)}/locks/compactor",
     RewriterKey: lambda key: f"{_log(key.uuid)}/locks/rewriter",
     PinKey: lambda key: f"{_log(key.uuid)}/pins/{segment(key.id)}",
+    AnswersKey: lambda key: f"{_log(key.uuid)}/queue/answers",
+    RequestKey: lambda key: f"{_log(key.uuid)}/queue/{key.number:012d}-{key.id.hex()}",
     TokenGroupKey: lambda key: f"{_log(key.uuid)}/tokens/{segment(key.group)}",
     TokenChunkKey: lambda key: f"{_log(key.uuid)}/tokens/{segment(key.group)}/chunk-{key.chunk:010d}",
     TokenBlockKey: lambda key: f"{_log(key.uuid)}/tokens/{segment(key.group)}/block-{segment(key.id)}",

@@ -335,8 +335,32 @@ class Past(_message.Message):
     finished: Position
     def __init__(self, revision: _Optional[int] = ..., finished: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
+class Member(_message.Message):
+    __slots__ = ("id", "name", "since_ms", "claims", "slots", "dealt")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    DEALT_FIELD_NUMBER: _ClassVar[int]
+    id: bytes
+    name: str
+    since_ms: int
+    claims: bytes
+    slots: bytes
+    dealt: bytes
+    def __init__(self, id: _Optional[bytes] = ..., name: _Optional[str] = ..., since_ms: _Optional[int] = ..., claims: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., dealt: _Optional[bytes] = ...) -> None: ...
+
+class Deliveries(_message.Message):
+    __slots__ = ("count", "ordinals")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    ORDINALS_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    ordinals: bytes
+    def __init__(self, count: _Optional[int] = ..., ordinals: _Optional[bytes] = ...) -> None: ...
+
 class Cursor(_message.Message):
-    __slots__ = ("format", "name", "mark_delete", "ordinal", "created_ms", "properties", "acks", "epoch", "owner", "owner_name", "revision", "rewound", "reviser", "revising_since_ms", "operations", "pasts", "void_below", "id", "evicted", "lost", "compacted", "abandoned")
+    __slots__ = ("format", "name", "mark_delete", "ordinal", "created_ms", "properties", "acks", "epoch", "owner", "owner_name", "revision", "rewound", "reviser", "revising_since_ms", "operations", "pasts", "void_below", "id", "evicted", "lost", "compacted", "abandoned", "sharing", "members", "deliveries")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     MARK_DELETE_FIELD_NUMBER: _ClassVar[int]
@@ -359,6 +383,9 @@ class Cursor(_message.Message):
     LOST_FIELD_NUMBER: _ClassVar[int]
     COMPACTED_FIELD_NUMBER: _ClassVar[int]
     ABANDONED_FIELD_NUMBER: _ClassVar[int]
+    SHARING_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     format: int
     name: str
     mark_delete: Position
@@ -381,7 +408,10 @@ class Cursor(_message.Message):
     lost: int
     compacted: bool
     abandoned: bool
-    def __init__(self, format: _Optional[int] = ..., name: _Optional[str] = ..., mark_delete: _Optional[_Union[Position, _Mapping]] = ..., ordinal: _Optional[int] = ..., created_ms: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[LongProperty, _Mapping]]] = ..., acks: _Optional[bytes] = ..., epoch: _Optional[int] = ..., owner: _Optional[bytes] = ..., owner_name: _Optional[str] = ..., revision: _Optional[int] = ..., rewound: _Optional[int] = ..., reviser: _Optional[bytes] = ..., revising_since_ms: _Optional[int] = ..., operations: _Optional[_Iterable[bytes]] = ..., pasts: _Optional[_Iterable[_Union[Past, _Mapping]]] = ..., void_below: _Optional[int] = ..., id: _Optional[bytes] = ..., evicted: _Optional[int] = ..., lost: _Optional[int] = ..., compacted: bool = ..., abandoned: bool = ...) -> None: ...
+    sharing: str
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    deliveries: _containers.RepeatedCompositeFieldContainer[Deliveries]
+    def __init__(self, format: _Optional[int] = ..., name: _Optional[str] = ..., mark_delete: _Optional[_Union[Position, _Mapping]] = ..., ordinal: _Optional[int] = ..., created_ms: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[LongProperty, _Mapping]]] = ..., acks: _Optional[bytes] = ..., epoch: _Optional[int] = ..., owner: _Optional[bytes] = ..., owner_name: _Optional[str] = ..., revision: _Optional[int] = ..., rewound: _Optional[int] = ..., reviser: _Optional[bytes] = ..., revising_since_ms: _Optional[int] = ..., operations: _Optional[_Iterable[bytes]] = ..., pasts: _Optional[_Iterable[_Union[Past, _Mapping]]] = ..., void_below: _Optional[int] = ..., id: _Optional[bytes] = ..., evicted: _Optional[int] = ..., lost: _Optional[int] = ..., compacted: bool = ..., abandoned: bool = ..., sharing: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., deliveries: _Optional[_Iterable[_Union[Deliveries, _Mapping]]] = ...) -> None: ...
 
 class Holder(_message.Message):
     __slots__ = ("format", "id", "name", "since_ms")
@@ -402,6 +432,32 @@ class Pin(_message.Message):
     format: int
     position: Position
     def __init__(self, format: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+
+class Request(_message.Message):
+    __slots__ = ("format", "commit", "since", "moves", "alone", "lowest")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
+    LOWEST_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    commit: Commit
+    since: int
+    moves: int
+    alone: bool
+    lowest: int
+    def __init__(self, format: _Optional[int] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., since: _Optional[int] = ..., moves: _Optional[int] = ..., alone: bool = ..., lowest: _Optional[int] = ...) -> None: ...
+
+class Answers(_message.Message):
+    __slots__ = ("format", "packed", "gc_epoch")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    PACKED_FIELD_NUMBER: _ClassVar[int]
+    GC_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    packed: bytes
+    gc_epoch: int
+    def __init__(self, format: _Optional[int] = ..., packed: _Optional[bytes] = ..., gc_epoch: _Optional[int] = ...) -> None: ...
 
 class TokenPartial(_message.Message):
     __slots__ = ("chunk", "bitmap")
@@ -538,6 +594,26 @@ class Deleted(_message.Message):
     uuid: Name
     deleted_ms: int
     def __init__(self, format: _Optional[int] = ..., uuid: _Optional[_Union[Name, _Mapping]] = ..., deleted_ms: _Optional[int] = ...) -> None: ...
+
+class Sink(_message.Message):
+    __slots__ = ("format", "sequence", "query", "run", "past_runs", "digest", "records", "transaction")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    PAST_RUNS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    sequence: int
+    query: Name
+    run: Name
+    past_runs: _containers.RepeatedCompositeFieldContainer[Name]
+    digest: bytes
+    records: int
+    transaction: bytes
+    def __init__(self, format: _Optional[int] = ..., sequence: _Optional[int] = ..., query: _Optional[_Union[Name, _Mapping]] = ..., run: _Optional[_Union[Name, _Mapping]] = ..., past_runs: _Optional[_Iterable[_Union[Name, _Mapping]]] = ..., digest: _Optional[bytes] = ..., records: _Optional[int] = ..., transaction: _Optional[bytes] = ...) -> None: ...
 
 class SinkTopic(_message.Message):
     __slots__ = ("format", "uuid")

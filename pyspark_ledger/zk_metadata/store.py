@@ -233,7 +233,7 @@ class ZooKeeperMetadata(Metadata):
             case Create(key, record, ephemeral):
                 return protocol.Create(path, codec.encode(key, record), self._acl, int(ephemeral))
             case Put(key, record, version):
-                return protocol.SetData(path, codec.encode(key, record), _exact(version))
+                return protocol.SetData(path, codec.encode(key, record), -1 if version is None else _exact(version))
             case Delete(_, version):
                 return protocol.Delete(path, -1 if version is None else _exact(version))
             case Check(_, version):

@@ -10,7 +10,8 @@ from pyspark_ledger.append import append as protocol
 from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput, OutcomeUnknown
 from pyspark_ledger.lifecycle import gc
-from pyspark_ledger.metadata.port import HeadKey, LedgerKey, PartKey
+from pyspark_ledger.log.log import head_ops
+from pyspark_ledger.metadata.port import HeadKey, LedgerKey, PartKey, Put, TransactionLost
 from pyspark_ledger.testing.memory import Faults
 from tests.support.worlds import IDS, SCHEMA, SMALL, World, append, append_ids, read, read_ids, stage
 
@@ -127,6 +128,32 @@ def test_a_long_mask_goes_to_a_file_and_the_node_stays_small_I13(tmp_path):
     commit = world.log().view().open_commits[-1]
     assert (commit.entries, commit.entries_file is None) == ((), False)
     assert len(read_ids(world.log())) == 200
+
+
+def test_a_commit_from_an_older_head_is_refused_because_of_its_version_I2(tmp_path):
+    world = World(tmp_path)
+    log = world.log()
+    view = log.view()
+    append(world.log(), 1)
+    with pytest.raises(TransactionLost) as refusal:
+        log.metadata.transact(head_ops(view, replace(view.head, last_change=b"x" * 16)))
+    assert isinstance(refusal.value.op, Put)
+
+
+def test_a_commit_that_arrives_when_it_is_sent_again_is_there_once_I1_I14(tmp_path):
+    world, faults = World(tmp_path), Faults()
+    log = world.log(faults)
+    faults.delay = lambda: 1_000
+    faults.next_transact("delayed")
+    send = log.metadata.transact
+
+    def arrives_first(ops):
+        world.server.deliver_delayed()
+        send(ops)
+
+    log.metadata.transact = arrives_first
+    append(log, 1)
+    assert world.read() == [1]
 
 
 def test_an_outcome_that_stays_unknown_is_an_error_that_says_so_I14(world):

@@ -14,6 +14,7 @@ from pyspark_ledger.cursors.attachment import Attachment
 from pyspark_ledger.cursors.consumer import Consumer
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.node import CursorNode
+from pyspark_ledger.cursors.shared_consumer import SharedConsumer
 from pyspark_ledger.datasource import LedgerDataSource, planning
 from pyspark_ledger.errors import DataLoss
 from pyspark_ledger.log.namespace import OpenNamespace
@@ -169,10 +170,11 @@ def test_a_consumer_that_read_more_than_is_left_does_not_move_the_cursor(world, 
         assert [another.receive(0)["n"] for _ in range(5)] == [0, 1, 2, 100, 101]
 
 
+@pytest.mark.parametrize("kind", [Consumer, SharedConsumer])
 @pytest.mark.parametrize("then", [(100, 101, 102, 103), (100, 101), ()], ids=["longer", "shorter", "nothing"])
-def test_what_was_acknowledged_of_the_lost_history_is_not_taken_for_new_records_I8(world, then):
+def test_what_was_acknowledged_of_the_lost_history_is_not_taken_for_new_records_I8(world, then, kind):
     """Their numbers are the same."""
-    consumer = Consumer(world.log(watch=True), "s")
+    consumer = kind(world.log(watch=True), "s")
     roll_back = RollBack(world)
     for number in range(3, 6):
         append(world.log(), number)
@@ -182,7 +184,7 @@ def test_what_was_acknowledged_of_the_lost_history_is_not_taken_for_new_records_
     for call in (consumer.flush, lambda: consumer.receive(0), consumer.close):
         with pytest.raises(DataLoss, match=r"rolled back|set back"):
             call()
-    with Consumer(world.log(), "s") as another:
+    with kind(world.log(), "s") as another:
         assert [another.receive(0)["n"] for _ in range(3 + len(then))] == [0, 1, 2, *then]
 
 

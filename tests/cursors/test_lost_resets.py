@@ -11,8 +11,10 @@ from pyspark_ledger.base.position import Position
 from pyspark_ledger.cursors.attachment import Attachment
 from pyspark_ledger.cursors.consumer import Consumer
 from pyspark_ledger.cursors.handle import CursorHandle
+from pyspark_ledger.cursors.key_shared_consumer import KeySharedConsumer
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import SeenRevision
+from pyspark_ledger.cursors.shared_consumer import SharedConsumer
 from pyspark_ledger.errors import Conflict, DataLoss
 from pyspark_ledger.metadata.records import Cursor
 from tests.support.query import WorldQuery, fields
@@ -22,10 +24,12 @@ from tests.support.worlds import World, append
 recreated = pytest.raises(Conflict, match=r"LEDGER_CURSOR_RECREATED.*revision 1 by.*revision 1 by.*new checkpoint")
 rolled_back = pytest.raises(DataLoss, match=r"LEDGER_SET_BACK.*revision 1.*lost.*make another")
 
+KINDS = pytest.mark.parametrize("kind", [Consumer, SharedConsumer, KeySharedConsumer])
+
 
 @pytest.fixture
 def world(tmp_path) -> World:
-    world = World(tmp_path)
+    world = World(tmp_path, key="n")
     append(world.log(), *range(9))
     CursorNode(world.log(), "s").ensure("earliest")
     return world
@@ -42,7 +46,7 @@ class Followed:
     def cursor(self) -> CursorHandle:
         return CursorHandle(self._world.log(), "s")
 
-    def is_set_back(self, *clients: WorldQuery | Consumer) -> None:
+    def is_set_back(self, *clients: WorldQuery | Consumer | SharedConsumer) -> None:
         restore(self._world.server, self._backup)
         for client in clients:
             (client.log if isinstance(client, WorldQuery) else client._log).metadata.reconnect()
@@ -102,8 +106,9 @@ def test_an_owner_does_not_acknowledge_under_a_reset_of_the_same_number_I7(world
     assert attachment.acknowledge(Position(0, 0, 6), lost.number, lost.reset).mark_delete == Position(0, 0, 0)
 
 
-def test_a_consumer_does_not_take_a_reset_for_a_lost_one_of_the_same_number_I7(world):
-    consumer = Consumer(world.log(), "s")
+@KINDS
+def test_a_consumer_does_not_take_a_reset_for_a_lost_one_of_the_same_number_I7(world, kind):
+    consumer = kind(world.log(), "s")
     followed = Followed(world)
     message = consumer.receive(0.0)
     assert message is not None
@@ -114,14 +119,15 @@ def test_a_consumer_does_not_take_a_reset_for_a_lost_one_of_the_same_number_I7(w
     for call in calls:
         with rolled_back:
             call()
-    with Consumer(world.log(), "s") as another:
+    with kind(world.log(), "s") as another:
         received = another.receive(0.0)
     assert received is not None
     assert received["n"] == 0
 
 
-def test_a_consumer_whose_reset_is_lost_is_told_before_there_is_another_I18(world):
-    consumer = Consumer(world.log(), "s")
+@KINDS
+def test_a_consumer_whose_reset_is_lost_is_told_before_there_is_another_I18(world, kind):
+    consumer = kind(world.log(), "s")
     followed = Followed(world)
     assert consumer.receive(0.0) is not None
     followed.is_set_back(consumer)
@@ -129,13 +135,14 @@ def test_a_consumer_whose_reset_is_lost_is_told_before_there_is_another_I18(worl
         consumer.receive(0.0)
 
 
-def test_acknowledgements_of_a_lost_reset_are_not_written_under_another_I7(world):
+@KINDS
+def test_acknowledgements_of_a_lost_reset_are_not_written_under_another_I7(world, kind):
     """The rollback and the other reset come after its last look at the cursor."""
-    consumer = Consumer(world.log(), "s")
+    consumer = kind(world.log(), "s")
     followed = Followed(world)
     message = consumer.receive(0.0)
     assert message is not None
-    assert consumer.acknowledge_cumulative(message)
+    assert consumer.acknowledge(message)
     followed.is_set_back(consumer)
     followed.cursor.reset("earliest")
     with rolled_back:

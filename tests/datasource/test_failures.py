@@ -7,6 +7,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from traceback import walk_tb
 from types import SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING
@@ -14,11 +15,26 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from pyspark_ledger import LedgerClient
+from pyspark_ledger import errors
+from pyspark_ledger.client import LedgerClient, namespace_of
+from pyspark_ledger.cursors.node import CursorNode
+from pyspark_ledger.cursors.revision import RevisionController
 from pyspark_ledger.datasource import LedgerDataSource
 from pyspark_ledger.datasource.first_line import SOURCE_PROCESS, sentence_first
-from pyspark_ledger.errors import Conflict, CorruptData, DataLoss, InvalidInput, LedgerError, NotFound, Unavailable
+from pyspark_ledger.errors import (
+    Conflict,
+    CorruptData,
+    CursorUnderRevision,
+    DataLoss,
+    Fenced,
+    InvalidInput,
+    LedgerError,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
 from pyspark_ledger.spark import Failure, error
+from tests.support.proxy import Proxy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,16 +48,17 @@ NUMBERS = pa.schema([("n", pa.int64())])
 class Job:
     """Reads and writes topics of which some are not as they should be."""
 
-    def __init__(self, spark: SparkSession, zookeeper: str, folder) -> None:
-        self._spark, self._zookeeper, self._folder = spark, zookeeper, folder
+    def __init__(self, spark: SparkSession, client: LedgerClient, folder) -> None:
+        self._spark, self._client, self._folder = spark, client, folder
+        self._zookeeper = client.zookeeper
 
     def load(self, topic: str, schema: str | None = None, **options: str) -> DataFrame:
-        reader = self._spark.read.format("ledger").options(zookeeper=self._zookeeper, **options)
+        reader = self._spark.read.format("ledger").options(**{"zookeeper": self._zookeeper, **options})
         return (reader.schema(schema) if schema else reader).load(topic)
 
     def save(self, query: str, topic: str, **options: str) -> None:
         writer = self._spark.range(3).selectExpr(query).write.format("ledger").mode("append")
-        writer.options(zookeeper=self._zookeeper, **options).save(topic)
+        writer.options(**{"zookeeper": self._zookeeper, **options}).save(topic)
 
     def stream(self, topic: str, schema: str | None = None, **options: str) -> DataFrame:
         reader = self._spark.readStream.format("ledger").options(zookeeper=self._zookeeper, **options)
@@ -55,6 +72,37 @@ class Job:
         else:
             query = writer.format("ledger").options(zookeeper=self._zookeeper, **options).start(topic)
         query.awaitTermination(120)
+
+    def follow_until_taken_over(self) -> None:
+        stream = self.stream("numbers", subscription="wanted").writeStream.format("noop")
+        query = stream.option("checkpointLocation", str(self._folder / secrets.token_hex(8))).start()
+        try:
+            query.processAllAvailable()
+            self._cursor("wanted").update(lambda cursor: replace(cursor, owner=b"another", epoch=cursor.epoch + 1))
+            query.awaitTermination(120)
+        finally:
+            query.stop()
+
+    def follow_while_it_is_being_reset(self) -> None:
+        self._client.create_cursor("numbers", "moved")
+        resetter = RevisionController(self._cursor("moved"), "a slow resetter")
+        resetter.start_revision()
+        try:
+            self.run(self.stream("numbers", subscription="moved"))
+        finally:
+            resetter.give_up()
+
+    def save_and_lose_the_answer(self) -> None:
+        server, _, chroot = self._zookeeper.partition("/")
+        proxy = Proxy(server)
+        proxy.drop_reply_of_next_multi = proxy.close_when_dropped = True
+        try:
+            self.save("id AS n", "copies", zookeeper=f"{proxy.address}/{chroot}")
+        finally:
+            proxy.close()
+
+    def _cursor(self, subscription: str) -> CursorNode:
+        return CursorNode(namespace_of(self._client).log("numbers"), subscription)
 
     def each_batch(self, write: Callable[[DataFrame, int], None]) -> None:
         writer = self.stream("numbers").writeStream.trigger(availableNow=True).foreachBatch(write)
@@ -75,7 +123,7 @@ def job(spark: SparkSession, zookeeper: str, tmp_path_factory: pytest.TempPathFa
                 producer.send({"n": 1})
         for file in (folder / "storage" / damaged.uuid).rglob("*.arrow"):
             file.write_bytes(b"x" * file.stat().st_size)
-        yield Job(spark, address, folder)
+        yield Job(spark, client, folder)
 
 
 # What goes wrong: where Spark says it happened, the code, the kind.
@@ -112,6 +160,22 @@ FROM_THE_DRIVER: dict[str, tuple[Callable[[Job], object], str, str, type[LedgerE
         lambda job: job.run(job.stream("numbers"), "copies", producerName="mine"),
         "perform commit", "LEDGER_PRODUCER_OWNED", Conflict,
     ),
+    "a ZooKeeper that is not there": (
+        lambda job: job.load("numbers", zookeeper="127.0.0.1:1"),
+        "create Python data source instance", "LEDGER_UNAVAILABLE", Unavailable,
+    ),
+    "an answer that is lost": (
+        Job.save_and_lose_the_answer,
+        "commit or abort Python data source write", "LEDGER_OUTCOME_UNKNOWN", OutcomeUnknown,
+    ),
+    "a subscription that another has taken": (
+        Job.follow_until_taken_over,
+        "latestOffset", "LEDGER_SUBSCRIPTION_FENCED", Fenced,
+    ),
+    "a subscription that is being reset": (
+        Job.follow_while_it_is_being_reset,
+        "prepareForTriggerAvailableNow", "LEDGER_CURSOR_UNDER_REVISION", CursorUnderRevision,
+    ),
 }  # fmt: skip
 FROM_TASKS: dict[str, tuple[Callable[[Job], object], str, type[LedgerError]]] = {
     "a batch read": (lambda job: job.load("damaged").collect(), "LEDGER_CORRUPT_DATA", CorruptData),
@@ -126,8 +190,18 @@ FROM_TASKS: dict[str, tuple[Callable[[Job], object], str, type[LedgerError]]] = 
 }  # fmt: skip
 
 
+SLOW = ("an answer that is lost", "a subscription that is being reset")  # two minutes, and a quarter: in make search
+
+
+def test_every_kind_is_among_them() -> None:
+    kinds = {row[-1] for row in (*FROM_THE_DRIVER.values(), *FROM_TASKS.values())}
+    assert kinds == {kind for kind in vars(errors).values() if type(kind) is type and kind.__base__ is LedgerError}
+
+
 @pytest.mark.spark
-@pytest.mark.parametrize("place", FROM_THE_DRIVER)
+@pytest.mark.parametrize(
+    "place", [pytest.param(place, marks=pytest.mark.soak if place in SLOW else ()) for place in FROM_THE_DRIVER]
+)
 def test_from_the_driver_the_code_and_the_sentence_are_in_the_first_line(job: Job, place: str) -> None:
     wrong, where, code, kind = FROM_THE_DRIVER[place]
     with pytest.raises(Exception, match=where) as raised:
@@ -169,7 +243,8 @@ def assert_is_told(raised: BaseException, code: str, kind: type[LedgerError]) ->
     assert "pyspark_ledger/" not in str(raised), "frames of ours"
     told = error(raised)
     assert told is not None
-    assert (told.code, told.kind, told.may_restart) == (code, kind, False)
+    may_restart = kind in (Unavailable, OutcomeUnknown, CursorUnderRevision)
+    assert (told.code, told.kind, told.may_restart) == (code, kind, may_restart)
     assert str(told) in str(raised)
     assert "SQLSTATE" not in told.sentence
     if code == "LEDGER_SCHEMA_MISMATCH":

@@ -292,7 +292,16 @@ def test_metrics_without_prometheus_client_and_a_port_that_is_taken_are_refused(
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"every_s": 0}, {"every_s": -1}, {"every_s": "10"}, {"every_s": float("nan")}, {"zookeeper": 9465}]
+    "wrong",
+    [
+        {"every_s": 0},
+        {"every_s": -1},
+        {"every_s": "10"},
+        {"every_s": float("nan")},
+        {"zookeeper": 9465},
+        {"port": "9465"},
+        {"registry": 9465},
+    ],
 )
 def test_a_listener_that_would_never_rest_or_look_elsewhere_is_refused(wrong):
     with pytest.raises(InvalidInput, match=f"LEDGER_INVALID_INPUT.*{next(iter(wrong))} is"):
@@ -304,6 +313,8 @@ def test_a_listener_that_would_never_rest_or_look_elsewhere_is_refused(wrong):
 def test_what_is_no_query_is_told_and_a_query_without_progress_has_no_lag():
     assert lag(None) is None  # as lastProgress is before the first batch
     assert lag(SimpleNamespace(lastProgress=None)) is None
+    with pytest.raises(InvalidInput, match=r"LEDGER_INVALID_INPUT.*lag\(\): client is 'zk:2181': give a LedgerClient"):
+        lag(SimpleNamespace(lastProgress=None), "zk:2181")
     for wrong in ({}, "billing", 7):
         with pytest.raises(InvalidInput, match=r"LEDGER_INVALID_INPUT.*lag\(\): "):
             lag(wrong)

@@ -17,9 +17,10 @@ from pyspark_ledger.datasource import LedgerDataSource, logs
 from pyspark_ledger.datasource.logs import LogSettings
 from pyspark_ledger.datasource.options import ReadOptions, WriteOptions
 from pyspark_ledger.errors import Fenced, InvalidInput
+from pyspark_ledger.local.zookeeper import LocalZooKeeper
 from pyspark_ledger.zk_metadata import session
 from tests.support import REPOSITORY
-from tests.support.query import WorldQuery, eventually
+from tests.support.query import WorldQuery, add, eventually
 from tests.support.said import said
 from tests.support.stderr import SparksStderr
 from tests.support.worlds import SCHEMA, World, append
@@ -164,3 +165,42 @@ def test_lines_of_every_process_of_spark_reach_its_stderr_once(spark, namespace,
         ]
     finally:
         stderr.close()
+
+
+@pytest.mark.spark
+def test_warnings_come_without_being_asked_for(spark, storage_root, tmp_path):
+    with LocalZooKeeper(fsync=False) as server, LedgerClient(f"{server.address}/ns", storage_root) as client:
+        client.create_topic("a", SCHEMA)
+        add(client, 1, topic="a")
+
+        def start():
+            copied = spark.readStream.format("ledger").option("zookeeper", client.zookeeper).load("a").writeStream
+            copied = copied.format("ledger").option("zookeeper", client.zookeeper)
+            return copied.option("checkpointLocation", str(tmp_path / "checkpoint")).start("b")
+
+        def told(words: str) -> bool:
+            return any(re.search(rf" WARNING pyspark_ledger\..*{words}", line) for line in stderr.lines())
+
+        stderr = SparksStderr(spark)
+        query = start()
+        try:
+            query.processAllAvailable()
+            assert stderr.lines() == []
+            server.kill()
+            eventually(lambda: told(r"\[stream \d+] ZooKeeper at .* does not answer"), 60)
+            server.restart()
+            eventually(lambda: told(r"\[stream \d+] ZooKeeper at .* answers again after [\d.]+ s, "), 60)
+            add(client, 2, topic="a")
+            query.processAllAvailable()
+            query.stop()
+
+            (tmp_path / "checkpoint" / "commits" / "1").unlink()  # as if the query had died before it was written
+            (tmp_path / "checkpoint" / "commits" / ".1.crc").unlink(missing_ok=True)
+            query = start()
+            query.processAllAvailable()
+            eventually(lambda: told(r"\[stream \d+] topic=a: the batch that ends at .* is read again"))
+            eventually(lambda: told(r"\[sink \d+] topic 'b': batch 1 of .* is a replay"))
+            assert [record["n"] for record in client.reader("b", end="latest")] == [1, 2]
+        finally:
+            query.stop()
+            stderr.close()

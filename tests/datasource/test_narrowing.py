@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from pyspark_ledger.client import LedgerClient
@@ -32,6 +33,13 @@ def test_a_select_reads_only_what_it_needs(spark, namespace, storage_root, tmp_p
     assert columns_read(read("t", zookeeper=namespace).select("*")) == ["id", "a, b", "inner"]
     counted = read("t", zookeeper=namespace).select(F.count(F.lit(1)))
     assert (columns_read(counted), counted.collect()) == (["id"], [(1,)])
+    letters = read(table).select(F.explode(F.split("`a, b`", "")).alias("letter"), "id")  # a plan of more than one step
+    assert columns_read(letters) == ["id", "a, b"]
+    assert letters.where("letter = 'x'").collect() == [("x", 1)]
+    ranked = read(table).select(F.row_number().over(Window.orderBy("id")).alias("rank"))
+    assert (columns_read(ranked), ranked.collect()) == (["id"], [(1,)])
+    chosen = spark.read.format("ledger").options(zookeeper=namespace, columns="id,inner").load("t")
+    assert columns_read(read(chosen).select("inner.x")) == ["inner"]  # what the DataFrame has, and less
     stream = read(spark.readStream.format("ledger").option("zookeeper", namespace).load("t")).select("inner.x")
     assert stream.isStreaming
     query = stream.writeStream.format("memory").queryName("narrow").trigger(availableNow=True)
@@ -50,6 +58,9 @@ def test_with_spark_connect_names_are_needed(monkeypatch):
     monkeypatch.setattr(narrowing, "_analyzed", lambda _: None)
     with pytest.raises(InvalidInput, match=r"does not show how it was loaded: give the topic"):
         narrowing._relation(None)
-    assert narrowing._named(("id", "inner.x", "`odd name`")) == {"id", "inner", "odd name"}
+    columns = ["id", "inner", "odd.name", "it`s"]
+    assert narrowing._named(("ID", "inner.x", "`odd.name`", "`it``s`"), columns) == set(columns)
+    assert narrowing._named((["id", "inner.x"],), columns) == {"id", "inner"}
+    assert narrowing._named(("id", "*"), columns) == set(columns)
     with pytest.raises(InvalidInput, match="does not say which columns 1 uses: give names"):
-        narrowing._named((1,))
+        narrowing._named((1,), ["id"])

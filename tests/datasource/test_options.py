@@ -48,7 +48,7 @@ def write(**options: str) -> WriteOptions:
         ("maxOffsetsPerTrigger", "maxRowsPerTrigger"),
         ("minOffsetsPerTrigger", "minRowsPerTrigger"),
         ("subscribe", "topic"),
-        ("subscribePattern", "topic"),
+        ("subscribePattern", "topics"),
         ("assign", "topic"),
         ("kafka.bootstrap.servers", "zookeeper"),
         ("includeHeaders", "includeMetadata"),
@@ -67,6 +67,15 @@ def test_an_unknown_option_names_the_nearest_right_one(parse, wrong, right):
     with pytest.raises(InvalidInput) as caught:
         parse(**{wrong: "1"})
     assert str(caught.value) == f"[LEDGER_UNKNOWN_OPTION] there is no option '{wrong}'; use '{right}'"
+
+
+def test_a_list_of_topics_leads_to_the_option_for_several():
+    """As Kafka's users type it."""
+    with pytest.raises(InvalidInput, match=r"LEDGER_UNKNOWN_OPTION.* no option 'subscribe'; use 'topics'"):
+        read(subscribe="a,b")
+    for several in ({"path": "a,b"}, {"topic": "a,b"}):
+        with pytest.raises(InvalidInput, match=r"LEDGER_INVALID_TOPIC_NAME.*option topics='a,b'; a write has one"):
+            ReadOptions.parse(several)
 
 
 def test_an_option_like_no_other_gets_the_whole_list():

@@ -87,13 +87,23 @@ def test_spark_connect(namespace: str, tmp_path: Path) -> None:
         "with ThreadPoolExecutor(initializer=activate, initargs=(spark,)) as pool:\n"
         "    read = pool.submit(told, read, spark, 'nmbers').result()\n"
         "    wrote = pool.submit(told, copy, text, 'copies', f'{where[1]}/other').result()\n"
-        "print(json.dumps([type(spark).__module__, copied, read, wrote]))\n"
+        # Columns and lag, which look at plans and progress.
+        "from pyspark_ledger.spark import lag, read as narrow\n"
+        "narrowed = narrow('numbers', spark=spark, zookeeper=where[0], includeMetadata='ordinal').select('ID')\n"
+        "query = stream.writeStream.format('noop').option('checkpointLocation', f'{where[1]}/noop')\n"
+        "query = query.trigger(availableNow=True).start()\n"
+        "query.awaitTermination()\n"
+        "behind = [[each.topic, each.read, each.records] for each in lag(query).topics]\n"
+        "print(json.dumps([type(spark).__module__, copied, narrowed.count(), behind, read, wrote]))\n"
         "spark.stop()\n"
     )
     (port,) = _free_ports(1)
-    kind, copied, *told = result([sys.executable, "-c", script, namespace, str(tmp_path), str(port)], tmp_path)
+    kind, copied, narrowed, behind, *told = result(
+        [sys.executable, "-c", script, namespace, str(tmp_path), str(port)], tmp_path
+    )
     assert kind == "pyspark.sql.connect.session"
     assert copied == list(range(100))
+    assert (narrowed, behind) == (100, [["numbers", 100, 0]])
     assert [error[:2] for error in told] == [
         ["LEDGER_TOPIC_NOT_FOUND", "NotFound"],
         ["LEDGER_SCHEMA_MISMATCH", "InvalidInput"],

@@ -17,7 +17,10 @@ from tests.guards import (
     recovery,
     retention,
     rewriting,
+    several,
+    sharing,
     tokens,
+    turns,
     verifying,
 )
 
@@ -37,6 +40,9 @@ GUARDS = [
     *recovery.GUARDS,
     *retention.GUARDS,
     *rewriting.GUARDS,
+    *several.GUARDS,
+    *sharing.GUARDS,
     *tokens.GUARDS,
+    *turns.GUARDS,
     *verifying.GUARDS,
 ]

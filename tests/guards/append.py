@@ -10,8 +10,8 @@ GUARDS = [
         "log/log.py",
         "return Put(HeadKey(uuid), after, view.version), *",
         instead="return Put(HeadKey(uuid), after, None), *",
-        why="A commit that was decided from an older head must be refused, and decided again (I2).",
-        tests=("log/test_rollback.py::test_who_has_seen_nothing_of_what_was_lost_goes_on",),
+        why="A commit that was decided from an older head must be refused for that, and not look like a rollback (I2).",
+        tests=("append/test_append.py::test_a_commit_from_an_older_head_is_refused_because_of_its_version_I2",),
     ),
     Guard(
         "append/the-tip-moves-along",
@@ -23,8 +23,8 @@ GUARDS = [
     ),
     Guard(
         "append/policies-at-their-version",
-        "append/append.py",
-        ("        Check(PoliciesKey(head.uuid), policies.version),\n"),
+        "append/prepared.py",
+        ("        Check(PoliciesKey(head.uuid), log.policies().version),\n"),
         instead="",
         why="A commit that was judged by policies which have changed since must be judged again (I5).",
         tests=("dedup/test_record_ids.py::test_with_deduplication_off_a_writer_that_asks_for_it_is_refused",),
@@ -32,7 +32,7 @@ GUARDS = [
     Guard(
         "append/refused-from-the-newest-head",
         "append/append.py",
-        "if looked_again or isinstance(error, RolledBack):",
+        "if self._looked_again or isinstance(error, RolledBack):",
         instead="if True:",
         why="A refusal may come from an old head in memory, so it counts only after a synced look (I14).",
         tests=(
@@ -42,8 +42,8 @@ GUARDS = [
     Guard(
         "append/a-rollback-is-told",
         "append/append.py",
-        "if looked_again or isinstance(error, RolledBack):",
-        instead="if looked_again:",
+        "if self._looked_again or isinstance(error, RolledBack):",
+        instead="if self._looked_again:",
         why="Whoever tries again after a rollback was noticed would go on silently without what was lost (I18).",
         tests=(
             "tokens/test_tokens.py::test_a_sink_whose_source_was_rolled_back_is_told_and_drops_nothing_as_a_duplicate_I18",
@@ -52,7 +52,7 @@ GUARDS = [
     Guard(
         "append/a-duplicate-from-the-newest-head",
         "append/append.py",
-        "if verdict.is_duplicate and looked_again:",
+        "if verdict.is_duplicate and self._looked_again:",
         instead="if verdict.is_duplicate:",
         why="That nothing of a batch is new may come from an old head in memory (I1, I14).",
         tests=(
@@ -62,14 +62,14 @@ GUARDS = [
     Guard(
         "append/the-second-look-is-synced",
         "append/append.py",
-        ("            log.refresh(sync=True)\n            looked_again = True"),
-        instead=("            log.refresh()\n            looked_again = True"),
+        ("            log.refresh(sync=True)\n            self._looked_again = True"),
+        instead=("            log.refresh()\n            self._looked_again = True"),
         why="The second look must see what is stored, and not what a server that is behind shows (I14).",
         tests=("dedup/test_record_ids.py::test_with_deduplication_off_a_writer_that_asks_for_it_is_refused",),
     ),
     Guard(
         "append/nothing-until-the-repair",
-        "append/append.py",
+        "append/prepared.py",
         "log.check_not_set_back(head)\n    log.check_root",
         instead="check_not_terminated",
         why="After a rollback nobody writes before somebody has decided how to go on (I18).",
@@ -77,7 +77,7 @@ GUARDS = [
     ),
     Guard(
         "append/staged-files-are-young",
-        "append/append.py",
+        "append/prepared.py",
         "check_epochs(log, head, (entry.file for entry in verdict.entries))",
         instead="pass",
         why="gc may have deleted a file that was staged two epochs ago (I12).",
@@ -85,7 +85,7 @@ GUARDS = [
     ),
     Guard(
         "append/the-epoch-before-the-last",
-        "append/append.py",
+        "append/prepared.py",
         "if file.epoch < head.gc_epoch - 1:",
         instead="if file.epoch < head.gc_epoch - 2:",
         why="gc deletes what is unnamed and older than the last epoch but one (I12).",
@@ -93,7 +93,7 @@ GUARDS = [
     ),
     Guard(
         "append/one-epoch-of-grace",
-        "append/append.py",
+        "append/prepared.py",
         "if file.epoch < head.gc_epoch - 1:",
         instead="if file.epoch < head.gc_epoch:",
         why="A batch that was staged before gc raised the epoch once is not refused (I17).",
@@ -101,7 +101,7 @@ GUARDS = [
     ),
     Guard(
         "append/files-of-the-future",
-        "append/append.py",
+        "append/prepared.py",
         "if file.epoch > head.gc_epoch:",
         instead="if False:",
         why="A file of a later epoch than the head's means that ZooKeeper was rolled back (I18).",
@@ -109,24 +109,24 @@ GUARDS = [
     ),
     Guard(
         "append/publish-times-do-not-go-back",
-        "append/append.py",
-        "publish_ms=max(head.last_publish_ms, log.now_ms())",
-        instead="publish_ms=log.now_ms()",
+        "append/prepared.py",
+        "publish_ms=max(head.last_publish_ms, now_ms)",
+        instead="publish_ms=now_ms",
         why="A search by time needs publish times that never go back (I2).",
         tests=("append/test_wrong_clocks.py::test_nobody_is_evicted_either_after_a_time_that_was_believed_once",),
     ),
     Guard(
         "append/sent-again-while-it-may-arrive",
         "append/append.py",
-        ("        if view.version == prepared.version:\n            return None\n        # The"),
-        instead=("        if view.version == prepared.version:\n            return False\n        # The"),
+        ("        if view.version == sent.version:\n            return None\n        # The"),
+        instead=("        if view.version == sent.version:\n            return False\n        # The"),
         why="While the head has its old version the commit may still arrive: to decide anew would add it twice (I1, I14).",
-        tests=("append/test_append.py::test_an_outcome_that_stays_unknown_is_an_error_that_says_so_I14",),
+        tests=("append/test_append.py::test_a_commit_that_arrives_when_it_is_sent_again_is_there_once_I1_I14",),
     ),
     Guard(
         "append/recognised-by-its-id",
         "append/append.py",
-        "return found is not None and found.id == prepared.commit.id",
+        "return found is not None and found.id == sent.commit.id",
         instead="return found is not None",
         why="The commit with this number may be somebody else's (I14).",
         tests=(
@@ -136,8 +136,8 @@ GUARDS = [
     Guard(
         "append/the-look-is-synced",
         "append/append.py",
-        ("        view = log.refresh(sync=True)\n        if view.version == prepared.version:"),
-        instead=("        view = log.refresh()\n        if view.version == prepared.version:"),
+        ("        view = log.refresh(sync=True)\n        if view.version == sent.version:"),
+        instead=("        view = log.refresh()\n        if view.version == sent.version:"),
         why="A server that is behind would show that the commit is not there (I14).",
         tests=("append/test_append.py::test_a_rival_may_commit_and_seal_while_an_outcome_is_unknown_I14",),
     ),
@@ -169,8 +169,8 @@ GUARDS = [
     ),
     Guard(
         "append/only-the-next-version-is-added-in-memory",
-        "append/append.py",
-        "if log.view().version == prepared.version:",
+        "append/prepared.py",
+        "if log.view().version == done.version:",
         instead="if True:",
         why="Another thread or a look may have read a newer head: the commit must not be put on top of it (I2).",
         tests=(
@@ -180,8 +180,8 @@ GUARDS = [
     Guard(
         "append/what-is-under-way-is-taken-back",
         "append/append.py",
-        ("        under_way(None)\n"),
-        instead="",
+        ("        self._under_way(self._queued)\n        self._lost_races"),
+        instead="        self._lost_races",
         why="A commit that is known to be refused is not in doubt any more (I14).",
         tests=(
             "append/test_producer_failures.py::test_what_was_refused_and_never_sent_again_is_not_in_doubt_so_its_ids_are_free_I14",
@@ -190,14 +190,14 @@ GUARDS = [
     Guard(
         "append/a-lost-commit-is-told-to-the-admission",
         "append/append.py",
-        ("        batch.admission.lost()\n"),
+        ("        self._batch.admission.lost()\n"),
         instead="",
         why="Somebody else has consumed tokens: what is in memory of them has to be read again (I11, I17).",
         tests=("append/test_admission.py::test_a_batch_that_was_overtaken_is_judged_again_from_the_new_head_I2",),
     ),
     Guard(
         "append/each-commit-names-the-one-before",
-        "append/append.py",
+        "append/prepared.py",
         ("        previous=head.last_commit,\n"),
         instead="",
         why="The chain of ids shows after a rollback that a commit in memory is not in the log (I18).",
@@ -205,7 +205,7 @@ GUARDS = [
     ),
     Guard(
         "append/long-masks-go-to-a-file",
-        "append/append.py",
+        "append/prepared.py",
         "if len(entries) <= limits.inline_entries and masks <= limits.inline_mask_bytes:",
         instead="if len(entries) <= limits.inline_entries:",
         why="A commit's node is small (I13).",
@@ -213,7 +213,7 @@ GUARDS = [
     ),
     Guard(
         "append/many-entries-go-to-a-file",
-        "append/append.py",
+        "append/prepared.py",
         "if len(entries) <= limits.inline_entries and masks <= limits.inline_mask_bytes:",
         instead="if masks <= limits.inline_mask_bytes:",
         why="A commit's node is small (I13).",
@@ -286,7 +286,7 @@ GUARDS = [
     Guard(
         "append/below-the-begin-without-an-id",
         "append/append.py",
-        "if judged_again and _is_known_by_state(prepared):",
+        "if judged_again and _is_known_by_state(sent):",
         instead="if judged_again:",
         why="A batch that nobody remembers is not written twice (I5, I14).",
         tests=(
@@ -296,7 +296,7 @@ GUARDS = [
     Guard(
         "append/below-the-begin-with-an-id",
         "append/append.py",
-        "            if judged_again and _is_known_by_state(prepared):\n                return False\n",
+        "            if judged_again and _is_known_by_state(sent):\n                return False\n",
         instead="",
         why="A batch that the topic's producers remember is known to be done (I5, I14).",
         tests=("lifecycle/test_retention.py::test_the_same_with_a_sequence_id_is_known_to_be_done_I14",),
@@ -304,14 +304,14 @@ GUARDS = [
     Guard(
         "append/below-the-begin-asked-later",
         "append/append.py",
-        "if judged_again and _is_known_by_state(prepared):",
-        instead="if _is_known_by_state(prepared):",
+        "if judged_again and _is_known_by_state(sent):",
+        instead="if _is_known_by_state(sent):",
         why="Who does not judge the batch again is not told that it is not there (I14).",
         tests=("lifecycle/test_retention.py::test_a_producer_that_asks_later_is_told_that_nobody_knows_I14",),
     ),
     Guard(
         "append/not-after-the-end-of-the-topic",
-        "append/append.py",
+        "append/prepared.py",
         "    check_not_terminated(head)\n    check_epochs",
         instead="    check_epochs",
         why="A terminated topic takes no more records (I1).",

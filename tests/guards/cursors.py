@@ -74,7 +74,7 @@ GUARDS = [
     Guard(
         "cursors/removed-with-its-holders",
         "cursors/node.py",
-        ("            nodes = [*self.vacate(self.owner_key), *self.vacate(self.reviser_key)]\n"),
+        ("            nodes = [op for key in keys for op in self.vacate(key)]\n"),
         instead=("            nodes: list[Op] = []\n"),
         why="A node that is left behind would be in the way of the next subscription of that name (I16).",
         tests=("cursors/test_stale_cursors.py::test_a_node_that_was_left_behind_goes_with_its_subscription_I16",),
@@ -203,8 +203,8 @@ GUARDS = [
     Guard(
         "cursors/a-reset-raises-the-revision",
         "cursors/revision.py",
-        "return replace(edited, revision=cursor.revision + 1, past_revisions=remembered)",
-        instead="return replace(edited, past_revisions=remembered)",
+        "return replace(shares.begun_anew(edited), revision=cursor.revision + 1, past_revisions=remembered)",
+        instead="return replace(shares.begun_anew(edited), past_revisions=remembered)",
         why="What was read before a reset is recognised by its revision (I7).",
         tests=("cursors/test_cursor.py::test_an_old_acknowledgement_never_moves_a_reset_cursor_I7_pulsar_26304",),
     ),
@@ -354,8 +354,8 @@ GUARDS = [
     Guard(
         "cursors/not-deleted-under-its-owner",
         "cursors/handle.py",
-        ("        if owner is not None:\n            raise Conflict("),
-        instead=("        if False:\n            raise Conflict("),
+        ("        if followers:\n            names"),
+        instead=("        if False:\n            names"),
         why="A subscription is not deleted while somebody follows it (I6).",
         tests=("cursors/test_cursor.py::test_a_cursor_in_use_is_not_deleted",),
     ),
@@ -393,9 +393,9 @@ GUARDS = [
     ),
     Guard(
         "cursors/an-owner-changes-its-cursor",
-        "cursors/attachment.py",
-        ("            self._check_owner(cursor)\n            if cursor.reviser:"),
-        instead="            if cursor.reviser:",
+        "cursors/follower.py",
+        ("        self._check_in(cursor)\n        if cursor.reviser:"),
+        instead="        if cursor.reviser:",
         why="Who was replaced writes no acknowledgement (I6).",
         tests=(
             "cursors/test_consumer.py::test_a_consumer_that_was_away_is_fenced_and_its_acknowledgements_change_nothing_I6",
@@ -404,7 +404,7 @@ GUARDS = [
     Guard(
         "cursors/an-owner-acknowledges",
         "cursors/attachment.py",
-        ("            self._check_owner(cursor)\n            if cursor.revision != revision"),
+        ("            self._check_in(cursor)\n            if cursor.revision != revision"),
         instead="            if cursor.revision != revision",
         why="A query that was replaced acknowledges nothing (I6).",
         tests=("cursors/test_cursor.py::test_an_owner_that_was_away_is_fenced_and_changes_nothing_I6",),
@@ -443,7 +443,7 @@ GUARDS = [
     ),
     Guard(
         "cursors/an-owner-looks-at-its-node",
-        "cursors/attachment.py",
+        "cursors/follower.py",
         "while self._log.clock.monotonic() - self._verified_at > lease:",
         instead="while False:",
         why="An owner that was away notices that it lost its session (I6).",
@@ -451,7 +451,7 @@ GUARDS = [
     ),
     Guard(
         "cursors/the-node-of-this-session",
-        "cursors/attachment.py",
+        "cursors/follower.py",
         "if holder is not None and holder.own and holder.record.id == self._id:",
         instead="if holder is not None and holder.record.id == self._id:",
         why="A node of an old session goes with that, and somebody else attaches (I6).",
@@ -509,9 +509,9 @@ GUARDS = [
     ),
     Guard(
         "cursors/no-change-during-a-reset",
-        "cursors/attachment.py",
-        ("            if cursor.reviser:\n                raise CursorUnderRevision("),
-        instead=("            if False:\n                raise CursorUnderRevision("),
+        "cursors/follower.py",
+        ("        if cursor.reviser:\n            raise CursorUnderRevision("),
+        instead=("        if False:\n            raise CursorUnderRevision("),
         why="While somebody resets the cursor its owner writes nothing (I7).",
         tests=("cursors/test_cursor.py::test_an_owner_changes_nothing_while_somebody_resets_the_cursor_I7",),
     ),
@@ -527,15 +527,15 @@ GUARDS = [
     ),
     Guard(
         "cursors/a-failed-attach-lets-go",
-        "cursors/attachment.py",
-        ("                self._leave_to_chores(may_arrive=True)\n            raise"),
-        instead=("                pass\n            raise"),
+        "cursors/follower.py",
+        ("            self._leave_to_chores(may_arrive=True)\n\n    def _attempt"),
+        instead=("            pass\n\n    def _attempt"),
         why="A call that raised does not hold the subscription for as long as its process lives (I16).",
         tests=("cursors/test_failed_calls.py::test_an_attachment_that_failed_leaves_no_owner_I16",),
     ),
     Guard(
         "cursors/a-failed-detach-is-retried",
-        "cursors/attachment.py",
+        "cursors/follower.py",
         ("            self._leave_to_chores()\n        finally:"),
         instead="        finally:",
         why="A subscription that could not be released is released later (I16).",
@@ -543,16 +543,16 @@ GUARDS = [
     ),
     Guard(
         "cursors/a-living-owner-is-waited-for",
-        "cursors/attachment.py",
-        ("            if owner is not None:\n                waiting.for_owner(owner)\n            elif"),
-        instead=("            if False:\n                waiting.for_owner(owner)\n            elif"),
+        "cursors/follower.py",
+        ("        if self._in_the_way(cursor, followers):\n            waiting"),
+        instead=("        if False:\n            waiting"),
         why="A subscription has one owner at a time (I6).",
         tests=("cursors/test_cursor.py::test_an_exclusive_owner_is_named_to_the_second",),
     ),
     Guard(
         "cursors/waiting-for-an-owner-ends",
-        "cursors/attachment.py",
-        'if self._attachment.kind == "exclusive" and self._deadline.passed:',
+        "cursors/follower.py",
+        "if self._deadline.passed and not self._follower.waits_for_owner:",
         instead="if False:",
         why="Who cannot have the subscription is told so (I16).",
         tests=("cursors/test_cursor.py::test_an_exclusive_owner_is_named_to_the_second",),
@@ -560,7 +560,7 @@ GUARDS = [
     ),
     Guard(
         "cursors/waiting-for-a-reset-ends",
-        "cursors/attachment.py",
+        "cursors/follower.py",
         ("        if self._deadline.passed:\n            raise under_revision(self._node, reviser, cursor)\n"),
         instead="",
         why="A reset that is stuck does not make others wait for ever (I16).",
@@ -619,7 +619,7 @@ GUARDS = [
         "consumer/no-read-begins-during-a-reset",
         "cursors/consumer.py",
         (
-            "        if self._node.current(POLL_S).reviser and self._attachment.is_under_revision():\n"
+            "        if self._node.current(POLL_S).reviser and self._follower.is_under_revision():\n"
             "            return None\n"
         ),
         instead="",
@@ -664,7 +664,7 @@ GUARDS = [
     Guard(
         "consumer/unwritten-acknowledgements-count",
         "cursors/consumer.py",
-        ("            acks |= ((0, self._mark), *self._acks, *_runs(self._fresh))\n"),
+        ("            acks |= ((0, self._mark), *self._acks, *Runs.of(self._fresh))\n"),
         instead=("            pass\n"),
         why="After a redelivery what was acknowledged does not come again (I8).",
         tests=(
@@ -704,7 +704,7 @@ GUARDS = [
     Guard(
         "consumer/a-failed-start-detaches",
         "cursors/consumer.py",
-        ("        except BaseException:\n            self._attachment.detach()\n            raise\n"),
+        ("        except BaseException:\n            self._follower.detach()\n            raise\n"),
         instead=("        except BaseException:\n            raise\n"),
         why="A consumer that could not be made does not hold the subscription (I16).",
         tests=("cursors/test_failed_calls.py::test_a_consumer_that_could_not_be_made_leaves_no_owner_I16",),
@@ -715,12 +715,12 @@ GUARDS = [
         (
             "                finally:\n"
             "                    self._closed = True\n"
-            "                    self._attachment.detach()\n"
+            "                    self._follower.detach()\n"
         ),
         instead=(
             "                finally:\n"
             "                    self._closed = True\n"
-            "                self._attachment.detach()\n"
+            "                self._follower.detach()\n"
         ),
         why="The subscription is released also if acknowledgements could not be written (I16).",
         tests=(
@@ -765,9 +765,9 @@ GUARDS = [
     ),
     Guard(
         "cursors/an-evicted-consumer-is-told",
-        "cursors/consumer.py",
-        "                self._check_eviction(self._follow())\n",
-        instead="                self._follow()\n",
+        "cursors/receiving.py",
+        "                    self._check_eviction(cursor)\n",
+        instead="",
         why="Nobody goes on behind a gap without being told (I14).",
         tests=("cursors/test_eviction.py::test_a_consumer_is_told_until_a_person_resets_the_subscription",),
     ),

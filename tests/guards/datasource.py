@@ -389,8 +389,8 @@ GUARDS = [
     Guard(
         "sink/batches-are-known-by-their-offsets",
         "datasource/write_commit.py",
-        "BatchId(number, query, run, Checkpoint(options.checkpoint, plan.storage).digest(number))",
-        instead="BatchId(number, query, run)",
+        "id = BatchId(number, query, run, digest)",
+        instead="id = BatchId(number, query, run)",
         why="A batch of other data under the same id is told from a replay by the digest of its offsets (I5).",
         tests=(
             "datasource/test_sink.py::test_a_replayed_batch_of_a_stream_whose_offsets_agree_is_a_line_to_see_and_no_mistake",
@@ -417,8 +417,8 @@ GUARDS = [
     Guard(
         "sink/a-deletion-is-told",
         "datasource/write_commit.py",
-        ("        namespace.sinks.check(query, options.topic, topics.find_topic(namespace.metadata, options.topic))\n"),
-        instead="",
+        ("            namespace.sinks.check(query, name, topic)\n"),
+        instead="            pass\n",
         why="A query whose topic was deleted is told how to go on (I16).",
         tests=(
             "datasource/test_sink_topic.py::test_foreach_batch_whose_topic_goes_while_it_writes_is_told_how_to_go_on_I16",
@@ -443,8 +443,8 @@ GUARDS = [
     Guard(
         "sink/planned-from-the-newest-head",
         "datasource/write_plan.py",
-        ("    log = _known_log(namespace, options, 0)\n    if log is None:\n"),
-        instead=("    log = _known_log(namespace, options, FRESH_S)\n    if log is None:\n"),
+        ("    log = known_log(namespace, options.topic, 0)\n    if log is None:\n"),
+        instead=("    log = known_log(namespace, options.topic, FRESH_S)\n    if log is None:\n"),
         why="A replay of what another process has committed is recognised before its files are written (I5).",
         tests=("datasource/test_sink.py::test_a_producer_name_belongs_to_one_query_until_it_is_let_go_I5",),
     ),
@@ -461,8 +461,8 @@ GUARDS = [
     Guard(
         "sink/committed-after-a-sync",
         "datasource/write_plan.py",
-        ("        namespace.metadata.sync()\n        log = _open_log(namespace, options)"),
-        instead="        log = _open_log(namespace, options)",
+        ("        namespace.metadata.sync()\n        log = open_log(namespace, options.topic)"),
+        instead="        log = open_log(namespace, options.topic)",
         why="A topic that was made a moment ago is there (I14).",
         tests=("datasource/test_sink_topic.py::test_a_stale_server_does_not_refuse_a_query_that_was_let_go",),
     ),

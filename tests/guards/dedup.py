@@ -75,9 +75,9 @@ GUARDS = [
     ),
     Guard(
         "dedup/old-runs-are-bounded",
-        "dedup/producers.py",
-        "past = (*past, old.run)[-self._limits.past_runs :]",
-        instead="past = (*past, old.run)",
+        "dedup/batch_ids.py",
+        "(*before, last)[-at_most:]",
+        instead="(*before, last)",
         why="The state of a producer does not grow with its restarts (I13).",
         tests=("dedup/test_dedup.py::test_the_last_sixteen_runs_are_remembered",),
     ),

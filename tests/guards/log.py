@@ -90,8 +90,8 @@ GUARDS = [
     Guard(
         "log/refused-policies-are-read-again",
         "log/log.py",
-        ("                self._policies = None\n            case Delete"),
-        instead=("                pass\n            case Delete"),
+        ("                self._policies = None\n            case Check(PartKey"),
+        instead=("                pass\n            case Check(PartKey"),
         why="Whoever was refused because of its policies would be refused for ever (I16).",
         tests=("log/test_policies.py::test_a_commit_that_was_judged_by_old_policies_is_judged_again",),
         hangs=True,

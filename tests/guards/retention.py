@@ -218,7 +218,7 @@ GUARDS = [
     Guard(
         "subscriptions/a-living-owner-keeps-it",
         "lifecycle/subscriptions.py",
-        "if node.owner(cursor.record) is not None or node.reviser(cursor.record) is not None:",
+        "if node.followers(cursor.record) or node.reviser(cursor.record) is not None:",
         instead="if node.reviser(cursor.record) is not None:",
         why="An owner that only waits keeps its subscription, and for a while after its death (I15).",
         tests=(
@@ -228,16 +228,16 @@ GUARDS = [
     Guard(
         "subscriptions/one-that-is-being-reset-does-not-expire",
         "lifecycle/subscriptions.py",
-        "if node.owner(cursor.record) is not None or node.reviser(cursor.record) is not None:",
-        instead="if node.owner(cursor.record) is not None:",
+        "if node.followers(cursor.record) or node.reviser(cursor.record) is not None:",
+        instead="if node.followers(cursor.record):",
         why="A reset is a use, also while it is under way (I15).",
         tests=("lifecycle/test_subscriptions.py::test_one_that_is_being_reset_does_not_expire",),
     ),
     Guard(
         "subscriptions/deleted-at-the-version-that-was-seen",
         "lifecycle/subscriptions.py",
-        "if node.known().version != seen.version or node.owner",
-        instead="if node.owner",
+        "if node.known().version != seen.version or node.followers",
+        instead="if node.followers",
         why="Whoever has used it since keeps it (I6, I15).",
         tests=("lifecycle/test_subscriptions.py::test_whoever_comes_while_it_is_being_deleted_keeps_it_I6",),
     ),

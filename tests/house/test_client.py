@@ -263,8 +263,8 @@ def test_a_killed_consumers_successor_gets_what_was_not_acknowledged_and_a_live_
         assert [message["order_id"] for message in iter(lambda: consumer.receive(0.5), None)] == list(range(995, 1_000))
     (stats,) = client.cursors("orders")
     assert (stats.name, stats.owner, stats.revision, stats.backlog_records) == ("billing", "", 1, 5)
-    with pytest.raises(InvalidInput, match="type 'shared' is not one of exclusive, failover"):
-        client.consumer("orders", "billing", type="shared")
+    with pytest.raises(InvalidInput, match="type 'mine' is not one of exclusive, failover, shared, key_shared"):
+        client.consumer("orders", "billing", type="mine")
 
 
 def test_sealed_ledgers_leave_zookeeper_and_stay_readable_I13(namespace, storage_root):

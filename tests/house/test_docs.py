@@ -19,6 +19,7 @@ from pyspark_ledger.datasource.options import KNOWN
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.outbox.outbox import Outbox
+from pyspark_ledger.outbox.transaction import Transaction
 from pyspark_ledger.tokens.tokens import Tokens
 from tests.support import REPOSITORY
 
@@ -67,12 +68,12 @@ def test_the_page_of_options_has_every_option_and_no_other():
 
 
 @pytest.mark.parametrize(
-    "kind", [LedgerClient, Producer, Reader, Consumer, CursorHandle, Tokens, Outbox, LocalZooKeeper]
+    "kind", [LedgerClient, Producer, Transaction, Reader, Consumer, CursorHandle, Tokens, Outbox, LocalZooKeeper]
 )
 def test_the_page_of_the_client_names_every_public_method_and_no_other(kind):
     cells = [line.split("|")[1] for line in section(page("client.md"), kind.__name__).splitlines() if line[:1] == "|"]
     named = {name for cell in cells for name in re.findall(r"`([a-z_]+)[`(]", cell)}
-    methods = {name for name in vars(kind) if not name.startswith("_")}
+    methods = {name for each in kind.__mro__[:-1] for name in vars(each) if not name.startswith("_")}
     attributes = set(re.findall(r"self\.([a-z]\w*)", inspect.getsource(kind.__init__)))
     assert methods - named == set()
     assert named - methods - attributes == set()

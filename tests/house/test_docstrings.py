@@ -15,7 +15,7 @@ import pytest
 
 from pyspark_ledger import client as client_module
 from pyspark_ledger import errors
-from pyspark_ledger.append.append import AppendResult
+from pyspark_ledger.append.prepared import AppendResult
 from pyspark_ledger.append.producer import Producer, Receipt, Sent
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import LedgerClient

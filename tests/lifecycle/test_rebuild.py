@@ -18,6 +18,7 @@ from pyspark_ledger.client import LedgerClient, client_of, namespace_of
 from pyspark_ledger.compaction.run import compact
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.node import CursorNode
+from pyspark_ledger.cursors.shared_consumer import SharedConsumer
 from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput, LedgerError, NotFound, Unavailable
 from pyspark_ledger.lifecycle import backup_file, gc, retention
 from pyspark_ledger.lifecycle.backup import Backup
@@ -165,6 +166,19 @@ def test_a_subscription_has_a_new_revision_and_no_owner_and_stays_where_it_was_I
     assert after.last_backward_revision == before.last_backward_revision, "a query goes on from its checkpoint"
     assert after.epoch > before.epoch
     CursorHandle(shop.log(), SUBSCRIPTION).clear_backlog()
+
+
+def test_nobody_shares_a_subscription_any_more_and_whoever_comes_goes_on_I16(shop):
+    """Those who did are of the old history, and nobody could tell what they have in hand."""
+    consumer = SharedConsumer(shop.log(), SUBSCRIPTION)
+    assert consumer.receive(0.0) is not None
+    shop.save()
+    shop.lose()
+    shop.rebuild()
+    after = CursorNode(shop.log(), SUBSCRIPTION).refresh()
+    assert (after.sharing, after.members, after.deliveries) == ("", (), ())
+    with SharedConsumer(shop.log(), SUBSCRIPTION) as another:
+        assert another.receive(0.0) is not None
 
 
 def damage(shop: Shop, path: str) -> None:

@@ -482,7 +482,7 @@ def test_a_producer_that_asks_later_is_told_that_nobody_knows_I14(world):
     write(world, range(2))
     log = world.log()
     log.producers()
-    sent: list[protocol.PreparedCommit | None] = []
+    sent: list[protocol.UnderWay | None] = []
     transact = log.metadata.transact
 
     def dies(ops):

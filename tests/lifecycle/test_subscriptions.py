@@ -13,6 +13,7 @@ from pyspark_ledger.cursors.attachment import Attachment
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import RevisionController
+from pyspark_ledger.cursors.shared_consumer import SharedConsumer
 from pyspark_ledger.lifecycle import old_sinks, retention, subscriptions
 from pyspark_ledger.log import policies
 from pyspark_ledger.log.namespace import OpenNamespace
@@ -240,6 +241,20 @@ def test_an_owner_that_waits_on_an_idle_topic_keeps_it_and_for_as_long_after_its
         assert subscriptions.expire(world.log()).deleted == ()
     world.clock.sleep(10 * DAY)
     assert subscriptions.expire(world.log()).deleted == ("billing",)
+
+
+def test_one_that_is_shared_by_somebody_who_waits_is_kept_and_for_as_long_after_its_death(world):
+    keep(world, expire_subscriptions_after=timedelta(days=30))
+    consumer = SharedConsumer(world.log(), "s")
+    for _ in range(20):
+        world.clock.sleep(5 * DAY)
+        assert subscriptions.expire(world.log()).deleted == ()
+    consumer._log.metadata.close()
+    for _ in range(3):  # from when that is noticed
+        world.clock.sleep(10 * DAY)
+        assert subscriptions.expire(world.log()).deleted == ()
+    world.clock.sleep(10 * DAY)
+    assert subscriptions.expire(world.log()).deleted == ("s",)
 
 
 def test_an_owner_that_dies_while_nobody_does_maintenance_leaves_it_the_whole_time(world):

@@ -14,7 +14,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pyspark_ledger.append.append import AppendResult
+from pyspark_ledger.append.prepared import AppendResult
 from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import OutcomeUnknown, Unavailable
 from pyspark_ledger.lifecycle import gc

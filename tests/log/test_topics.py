@@ -180,7 +180,7 @@ def test_a_reader_is_told_that_its_topic_was_deleted_and_what_that_means(world):
         log.refresh()
 
 
-def test_an_idle_topic_that_is_sealed_has_ten_nodes_I13(tmp_path):
+def test_an_idle_topic_that_is_sealed_has_eleven_nodes_I13(tmp_path):
     world = World(tmp_path, limits=replace(SMALL, ledger_age_ms=0))
     log = world.log()
     append(log, 1)
@@ -189,4 +189,4 @@ def test_an_idle_topic_that_is_sealed_has_ten_nodes_I13(tmp_path):
     def below(key) -> list:
         return [key, *(each for child in log.metadata.children(key) for each in below(child))]
 
-    assert len([TopicKey("t"), *below(RootKey(world.topic.uuid))]) == 10
+    assert len([TopicKey("t"), *below(RootKey(world.topic.uuid))]) == 11

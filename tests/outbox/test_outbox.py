@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_ledger.append import append as protocol
+from pyspark_ledger.append.several import Together
 from pyspark_ledger.errors import DataLoss, InvalidInput, NotFound
 from pyspark_ledger.files.blobs import Blobs
 from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log import policies
 from pyspark_ledger.log.reader import Reader
-from pyspark_ledger.outbox import processing
 from pyspark_ledger.outbox.outbox import Dispatch, Outbox, Send
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.minting import Minter
@@ -413,16 +412,19 @@ def test_files_that_a_crash_left_go_with_the_next_change(shop):
 
 
 def test_gc_between_staging_and_commit_stages_again_I12(shop, monkeypatch):
-    def overtaken(log, batch):
-        monkeypatch.setattr(processing, "prepare", protocol.prepare)
+    prepare = Together.prepare
+
+    def overtaken(appends):
+        monkeypatch.setattr(Together, "prepare", prepare)
         collecting = shop.log("invoices")
         collecting.limits = replace(collecting.limits, gc_grace_ms=0)
         for _ in range(3):
             gc.collect(collecting)
-        assert log.refresh(sync=True).head.gc_epoch == 3
-        return protocol.prepare(log, batch)
+        for part in appends._parts:
+            assert part.log.refresh(sync=True).head.gc_epoch == 3
+        return prepare(appends)
 
-    monkeypatch.setattr(processing, "prepare", overtaken)
+    monkeypatch.setattr(Together, "prepare", overtaken)
     shop.billing().process("m1", shop.order(), bill("m1"))
     assert shop.invoiced() == ["m1"]
 

@@ -47,13 +47,27 @@ from tests.simulation.process import Process, Ticks
 from tests.simulation.readers import CompactedQuery, Follower, Query, StateReader, SubscribedQuery
 from tests.simulation.stage import GRACE_S, LOG, OUT, SUBSCRIPTIONS, TABLE, Stage
 from tests.simulation.subscribers import Looker, Resetter, Subscriber, ThreadedSubscriber
-from tests.simulation.writers import GROUP, BatchWriter, RecordWriter, Spender, TableWriter, Writer, table_row
+from tests.simulation.writers import (
+    GROUP,
+    BatchWriter,
+    HurriedRecordWriter,
+    HurriedWriter,
+    RecordWriter,
+    Spender,
+    TableWriter,
+    Writer,
+    table_row,
+)
 
 BAD_TIMES_S = 8.0
 GOOD_TIMES_S = 70.0  # time enough for everything that waits for a time-out
 AFTERMATH_S = 30.0  # a pause, an outage and the deadlines of who met them
 SCENES: dict[str, list[type[Process]]] = {
     "the log": [Writer, BatchWriter, RecordWriter, Follower, Query, Cleaner],
+    "a crowd of writers": [
+        HurriedWriter, HurriedWriter, HurriedWriter, HurriedRecordWriter, HurriedRecordWriter, HurriedRecordWriter,
+        BatchWriter, Follower, Cleaner,
+    ],
     "queries with a subscription": [BatchWriter, SubscribedQuery, SubscribedQuery, Resetter, Looker, Cleaner],
     "consumers": [Writer, Subscriber, Subscriber, Resetter, Looker, Cleaner],
     "threads": [Writer, ThreadedSubscriber, ThreadedSubscriber, Resetter, Looker, Cleaner],

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pyspark_ledger.append import append as protocol
 from pyspark_ledger.append.admission import ADMIT_ALL, Admission, ByBatchId, ByTokens, StagedBatch
-from pyspark_ledger.append.append import AppendResult
+from pyspark_ledger.append.prepared import AppendResult
 from pyspark_ledger.append.producer import Producer, Receipt
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.dedup.batch_ids import BatchId
@@ -82,6 +82,12 @@ class Writer(Process):
             call.ok(rows=placed(named(rows), done))
 
 
+class HurriedWriter(Writer):
+    """Many of these fight for the head, and wait for their turn."""
+
+    thinks_s = 0.03
+
+
 class BatchWriter(Writer):
     """Numbers its batches as a Spark query does, and brings one again until it knows that it is in the log: also after
     its death, from a checkpoint."""
@@ -134,6 +140,10 @@ class RecordWriter(Process):
 
     def starts_again_after(self, error: LedgerError) -> bool:
         return False  # nobody else has its name
+
+
+class HurriedRecordWriter(RecordWriter):
+    thinks_s = 0.03
 
 
 class TableWriter(Process):

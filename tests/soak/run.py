@@ -67,12 +67,19 @@ def short_cast(world: World) -> list[Process]:
     return [Process(world, "driver-1", queries=QUERIES), *(Process(world, n, n.partition("-")[0]) for n in roles)]
 
 
+def crowd(world: World, producers: int) -> list[Process]:
+    """So many fight for one head that most wait for their turn, or are committed by others."""
+    names = [("named" if number % 2 else "plain", f"{number + 100}") for number in range(producers)]
+    return [Process(world, f"{role}-{number}", role) for role, number in names]
+
+
 @dataclass
 class Run:
     folder: Path
     seed: int
     seconds: float
     short: bool
+    producers: int = 0  # more of them, all for one topic
     failures: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
 
@@ -100,7 +107,7 @@ class Run:
             world = World(str(self.folder), f"{zookeeper.address}/soak", str(disk.storage), self.seed)
             world.save()
             client = stack.enter_context(world.client())
-            cast = short_cast(world) if self.short else full_cast(world)
+            cast = [*(short_cast(world) if self.short else full_cast(world)), *crowd(world, self.producers)]
             for process in cast:
                 stack.callback(process.abandon)
             faults = Faults(world.chance("faults"), cast, zookeeper, disk, client, self.say)

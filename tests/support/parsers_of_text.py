@@ -14,12 +14,13 @@ import pyarrow as pa
 from pyspark_ledger.base import names
 from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.cli import ddl
-from pyspark_ledger.cli.jsonlines import Decoder, encoder
+from pyspark_ledger.cli.jsonlines import Decoder
 from pyspark_ledger.cli.writing import _csv, _json, _Source
 from pyspark_ledger.cli.writing import _numbered as _numbered_records
 from pyspark_ledger.datasource import offsets
 from pyspark_ledger.datasource.options import ReadOptions, WriteOptions
 from pyspark_ledger.files import schema as schemas
+from pyspark_ledger.files.jsonrows import encoder
 from pyspark_ledger.files.storage import normalise_uri
 from pyspark_ledger.log import places, root
 from pyspark_ledger.metadata.records import Namespace, Topic

@@ -27,7 +27,7 @@ from pyspark_ledger.log import topics
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.port import Create, NamespaceKey, SinkKey, SinkTopicKey, Versioned
-from pyspark_ledger.metadata.records import Marker, SinkTopic
+from pyspark_ledger.metadata.records import Sink, SinkTopic
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults, MemoryMetadata, MemoryServer
 from pyspark_ledger.tokens.tokens import Tokens
@@ -89,7 +89,9 @@ class Shop:
         assert Tokens(log, GROUP).consume(self.tokens[::3])
         outbox(log).process("m0", self.tokens[0], lambda _: ("a long state", []), entity=ENTITY)
         sink = SinkTopicKey(QUERY, TOPIC)
-        log.metadata.transact([Create(SinkKey(QUERY), Marker()), Create(sink, SinkTopic(log.topic.uuid))])
+        log.metadata.transact(
+            [Create(SinkKey(QUERY), Sink(7, QUERY, "a run")), Create(sink, SinkTopic(log.topic.uuid))]
+        )
         topics.delete_topic(log.metadata, GONE, limits=self.limits, clock=self.clock)
 
     def commit(self, log: Log, number: int) -> None:
@@ -137,8 +139,9 @@ class Shop:
         found["cursor"] = (cursor.mark_delete, cursor.ordinal, cursor.acks, cursor.properties, cursor.id)
         found["policies"], found["topic"] = log.policies().record, log.topic
         found["schema"] = log.schema(log.view().head.schema_id)
-        sink = log.metadata.read(SinkTopicKey(QUERY, TOPIC))
-        found["sink"] = None if sink is None else sink.record
+        for what, key in (("claim", SinkKey(QUERY)), ("sink", SinkTopicKey(QUERY, TOPIC))):
+            node = log.metadata.read(key)
+            found[what] = None if node is None else node.record
         return found
 
 

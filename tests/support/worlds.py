@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pyspark_ledger.append import append as protocol
 from pyspark_ledger.append.admission import ADMIT_ALL, ByBatchId, ByRecordIds, ForgetProducer, StagedBatch
-from pyspark_ledger.append.append import AppendResult
+from pyspark_ledger.append.prepared import AppendResult
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.position import Position
