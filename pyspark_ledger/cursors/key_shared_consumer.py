@@ -47,7 +47,8 @@ class KeySharedConsumer(SharedConsumer):
     def _adopt(self, cursor: Cursor) -> None:
         super()._adopt(cursor)
         self._noticed: Cursor | None = None
-        self._served = Runs()
+        self._is_placed = True  # whether the position is that of the ordinal: to look that up may fail
+        self._served = self._leaving = Runs()
         self._from = [NEVER] * keys.SLOTS  # by slot: the records of it that were not read yet begin there
         self._slot_of: dict[int, int] = {}  # of records that were read and are not done
         self._ahead: deque[Message] = deque()  # read, and not claimed yet
@@ -60,9 +61,10 @@ class KeySharedConsumer(SharedConsumer):
             self._drop(set((self._served - served).numbers()))
             for slot in (served - self._served).numbers():
                 self._begin_slot(slot, cursor.ordinal)
-            self._served = served
-        leaving = shares.leaving(cursor, self._follower.id)
-        ready = leaving - Runs.of(self._slot_of[ordinal] for ordinal in self._hand) if leaving else leaving
+            self._served, self._leaving = served, shares.leaving(cursor, self._follower.id)
+        if not self._leaving:
+            return
+        ready = self._leaving - Runs.of(self._slot_of[ordinal] for ordinal in self._hand)
         if ready:
             with contextlib.suppress(Conflict):  # others change it all the time: then later
                 self._exchange(ready=ready)
@@ -71,8 +73,7 @@ class KeySharedConsumer(SharedConsumer):
         """The records of a slot are read from an ordinal on; what was read of others is not read again."""
         self._from[slot] = ordinal
         if ordinal < self._ordinal:
-            self._ordinal = ordinal
-            self._position = scan.position_at(self._log, self._log.view(POLL_S), ordinal)
+            self._ordinal, self._is_placed = ordinal, False
 
     def _drop(self, slots: Collection[int]) -> None:
         """Delivers no more of these slots. What was delivered of them stays in hand."""
@@ -108,6 +109,8 @@ class KeySharedConsumer(SharedConsumer):
             return None
         if self._ahead or self._ordinal >= shares.reachable(cursor, view.head.records, self._log.limits):
             return None
+        if not self._is_placed:
+            self._position, self._is_placed = scan.position_at(self._log, view, self._ordinal), True
         self._check_trimmed(view.head)
         self._check_lost(view.head)
         if self._ordinal >= view.head.records:

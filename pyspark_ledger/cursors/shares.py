@@ -238,9 +238,9 @@ def _deal(members: Iterable[Member]) -> dict[bytes, list[int]]:
     taken = Runs(run for each in members for run in dealt(each))
     left = list((Runs([(0, SLOTS)]) - taken).numbers())
     for each in members:  # whose move to one that is gone is called off
-        back = [slot for slot in left if slot in slots(each)]
-        hands[each.id] += back
-        left = [slot for slot in left if slot not in back]
+        owned = slots(each)
+        hands[each.id] += [slot for slot in left if slot in owned]
+        left = [slot for slot in left if slot not in owned]
     largest = sorted(hands, key=lambda id: -len(hands[id]))
     share, more = divmod(SLOTS, len(hands))
     sizes = {id: share + (number < more) for number, id in enumerate(largest)}

@@ -99,6 +99,8 @@ class Poll(Event):
         batch: the number of the batch, in a Spark query. The same batch must read the same for ever.
         discarded: a reset has voided the batch by name, so that it reads nothing.
         again: these are redelivered one by one, out of order, as the consumer says.
+        shared: others share the subscription, and these are only some of the records. What came to nobody before a
+            reset may have been on its way to another.
         compacted: only the last record of every key need come.
         start, end: what was asked for, if that is known: from ``start`` to before ``end``.
     """
@@ -111,6 +113,7 @@ class Poll(Event):
     batch: int | None = None
     discarded: bool = False
     again: bool = False
+    shared: bool = False
     compacted: bool = False
     start: Position | None = None
     end: Position | None = None

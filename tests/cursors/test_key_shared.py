@@ -11,8 +11,8 @@ from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.cursors import shares
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import RevisionController
-from pyspark_ledger.errors import InvalidInput
-from pyspark_ledger.log import keys
+from pyspark_ledger.errors import InvalidInput, Unavailable
+from pyspark_ledger.log import keys, scan
 from pyspark_ledger.metadata.port import PartKey
 from tests.support.sharing import (
     cursor,
@@ -147,6 +147,26 @@ def test_a_refused_record_holds_back_later_ones_of_its_key_until_it_is_acknowled
     [again] = take(consumer)
     acknowledge(consumer, [again, *rest])
     assert numbers(take(consumer)) == [3, 6, 9, 12]
+
+
+def test_a_look_up_that_fails_leaves_nothing_out_I1(tmp_path, monkeypatch):
+    world = keyed_world(tmp_path, 12, keys=3)
+    consumer = key_shared(world)
+    first, *rest = take(consumer, 3)
+    consumer.negative_acknowledge(first)
+    take(consumer)
+    world.clock.sleep(1)
+    [again] = take(consumer)
+
+    def fail(*_):
+        raise Unavailable("the storage does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scan, "position_at", fail)
+        acknowledge(consumer, [again, *rest])
+        with pytest.raises(Unavailable):
+            consumer.receive(0.0)
+    assert numbers(take(consumer)) == [3, 6, 9]
 
 
 def test_several_refused_records_of_a_key_come_again_in_order(tmp_path):

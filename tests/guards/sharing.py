@@ -29,8 +29,8 @@ GUARDS = [
     Guard(
         "sharing/a-slot-moves-when-nothing-of-it-is-in-hand",
         "cursors/key_shared_consumer.py",
-        "ready = leaving - Runs.of(self._slot_of[ordinal] for ordinal in self._hand) if leaving else leaving",
-        instead="ready = leaving",
+        "ready = self._leaving - Runs.of(self._slot_of[ordinal] for ordinal in self._hand)",
+        instead="ready = self._leaving",
         why="A newcomer must not overtake who still has an older record of the key (I2).",
         tests=(
             "cursors/test_key_shared.py::test_a_newcomer_waits_until_older_records_of_its_keys_are_acknowledged_pip_269_footnote_4",

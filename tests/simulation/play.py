@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from pyspark_ledger.base.names import parse_staged_file, staged_file
 from pyspark_ledger.base.position import EARLIEST, Position
-from pyspark_ledger.cursors import consumer as consumers
+from pyspark_ledger.cursors import receiving
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.datasource import planning
@@ -24,7 +24,16 @@ from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.places import PlaceLike, earliest
 from pyspark_ledger.log.reader import Reader, Record
 from pyspark_ledger.metadata import chores, ephemeral
-from pyspark_ledger.metadata.port import CompactorKey, OwnerKey, PartKey, PinKey, ReviserKey, RewriterKey, RootKey
+from pyspark_ledger.metadata.port import (
+    CompactorKey,
+    MemberKey,
+    OwnerKey,
+    PartKey,
+    PinKey,
+    ReviserKey,
+    RewriterKey,
+    RootKey,
+)
 from pyspark_ledger.testing.checker import Report, check
 from pyspark_ledger.testing.disk import MemoryStorage
 from pyspark_ledger.testing.history import (
@@ -46,7 +55,7 @@ from tests.simulation.keepers import BadLuck, Cleaner, CompactionLooker, Compact
 from tests.simulation.process import Process, Ticks
 from tests.simulation.readers import CompactedQuery, Follower, Query, StateReader, SubscribedQuery
 from tests.simulation.stage import GRACE_S, LOG, OUT, SUBSCRIPTIONS, TABLE, Stage
-from tests.simulation.subscribers import Looker, Resetter, Subscriber, ThreadedSubscriber
+from tests.simulation.subscribers import KeySharer, Looker, Resetter, Sharer, Subscriber, ThreadedSubscriber
 from tests.simulation.writers import (
     GROUP,
     BatchWriter,
@@ -70,6 +79,8 @@ SCENES: dict[str, list[type[Process]]] = {
     ],
     "queries with a subscription": [BatchWriter, SubscribedQuery, SubscribedQuery, Resetter, Looker, Cleaner],
     "consumers": [Writer, Subscriber, Subscriber, Resetter, Looker, Cleaner],
+    "consumers that share": [Writer, Sharer, Sharer, Sharer, Resetter, Looker, Cleaner],
+    "consumers that share by key": [Writer, KeySharer, KeySharer, KeySharer, Resetter, Looker, Cleaner],
     "threads": [Writer, ThreadedSubscriber, ThreadedSubscriber, Resetter, Looker, Cleaner],
     "a table": [TableWriter, TableWriter, Compactor, Compactor, StateReader, CompactedQuery, CompactionLooker, Cleaner],
     "tokens": [Writer, Spender, Spender, Cleaner],
@@ -155,7 +166,7 @@ class Play:
     def turns(self) -> ExitStack:
         """Locks that a process holds while another one has its turn would stop everybody."""
         stack = self._open
-        for module in (ephemeral, consumers):
+        for module in (ephemeral, receiving):
             stack.enter_context(
                 patch.object(module, "threading", SimpleNamespace(RLock=lambda: TurnLock(self.stage.schedule)))
             )
@@ -337,7 +348,7 @@ class Play:
         """I16: no flag, no lock, no owner of a process that is gone."""
         for topic in self.stage.topics.values():
             metadata = self.stage.log(LOG).metadata
-            kinds = (OwnerKey, ReviserKey, PinKey, CompactorKey, RewriterKey)
+            kinds = (OwnerKey, ReviserKey, MemberKey, PinKey, CompactorKey, RewriterKey)
             parts = [key for key in metadata.children(RootKey(topic.uuid)) if isinstance(key, PartKey)]
             left = [key for part in parts for key in metadata.children(part) if isinstance(key, kinds)]
             if left:

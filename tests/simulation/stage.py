@@ -56,7 +56,7 @@ class Stage:
         storage = self.storage()
         storage.write(MARKER, b"")
         self.topics: dict[str, Topic] = {}
-        for name, schema, key in ((LOG, SCHEMA, ""), (TABLE, TABLE_SCHEMA, "k"), (OUT, SCHEMA, "")):
+        for name, schema, key in ((LOG, SCHEMA, "n"), (TABLE, TABLE_SCHEMA, "k"), (OUT, SCHEMA, "")):
             self.topics[name] = topics.create_topic(
                 MemoryMetadata(self.server, clock=self.clock), name, schema, key=key, clock=self.clock, storage=storage
             )

@@ -7,7 +7,9 @@ from typing import Any
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.cursors.consumer import Consumer, Message
 from pyspark_ledger.cursors.handle import CursorHandle, ResetResult
+from pyspark_ledger.cursors.key_shared_consumer import KeySharedConsumer
 from pyspark_ledger.cursors.node import CursorNode
+from pyspark_ledger.cursors.shared_consumer import SharedConsumer
 from pyspark_ledger.errors import LedgerError, OutcomeUnknown
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.testing.history import Acknowledge, CursorSeen, Poll, Reset, Row
@@ -24,9 +26,9 @@ class Subscriber(Process):
     thinks_s = 0.1
 
     def begin(self) -> None:
-        self.consumer: Consumer | None = None
+        self.consumer: Consumer | SharedConsumer | None = None
 
-    def attach(self) -> Consumer:
+    def attach(self) -> Consumer | SharedConsumer:
         self.roles = getattr(self, "roles", 0) + 1
         self.held: list[Message] = []
         self.idle = False
@@ -47,7 +49,7 @@ class Subscriber(Process):
         self.stage.chance.choice(acts)(self.consumer)
         return None
 
-    def finish(self, consumer: Consumer) -> None:
+    def finish(self, consumer: Consumer | SharedConsumer) -> None:
         """When nobody writes any more: everything is handled in the end."""
         for _ in range(50):
             self.receive(consumer)
@@ -57,7 +59,7 @@ class Subscriber(Process):
             self.acknowledge(consumer)
         consumer.flush()
 
-    def receive(self, consumer: Consumer) -> None:
+    def receive(self, consumer: Consumer | SharedConsumer) -> None:
         with self.recorder.asking(Poll(**self.common())) as call:
             message = consumer.receive(timeout_s=0.0)
             self.idle = message is None
@@ -69,7 +71,7 @@ class Subscriber(Process):
             else:
                 call.refused("nothing came")
 
-    def acknowledge(self, consumer: Consumer) -> None:
+    def acknowledge(self, consumer: Consumer | SharedConsumer) -> None:
         if self.held:
             message = self.stage.chance.choice(self.held)
             event = Acknowledge(positions=(message.position,), revision=message.revision, **self.common())
@@ -77,7 +79,7 @@ class Subscriber(Process):
                 call.ok(moved=None if consumer.acknowledge(message) else False)
             self.held.remove(message)
 
-    def acknowledge_all(self, consumer: Consumer) -> None:
+    def acknowledge_all(self, consumer: Consumer | SharedConsumer) -> None:
         if self.held and self.stage.happens(0.3):
             message = max(self.held, key=lambda message: message.ordinal)
             at = message.position
@@ -88,12 +90,12 @@ class Subscriber(Process):
             done = [each for each in self.held if each.ordinal <= message.ordinal] if counts else [message]
             self.held = [each for each in self.held if each not in done]
 
-    def refuse(self, consumer: Consumer) -> None:
+    def refuse(self, consumer: Consumer | SharedConsumer) -> None:
         if self.held:
             consumer.negative_acknowledge(self.held[-1])
             self.held.pop()
 
-    def come_back(self, consumer: Consumer) -> None:
+    def come_back(self, consumer: Consumer | SharedConsumer) -> None:
         if self.stage.happens(0.2):
             self.leave()
 
@@ -108,10 +110,43 @@ class Subscriber(Process):
         return self.play.mark(self.subscription)
 
 
+class Sharer(Subscriber):
+    """One of several who share the subscription: each record goes to one of them, in no order."""
+
+    kind: type[SharedConsumer] = SharedConsumer
+
+    def attach(self) -> SharedConsumer:
+        self.roles = getattr(self, "roles", 0) + 1
+        self.held: list[Message] = []
+        self.idle = False
+        prefetch = self.stage.chance.choice([1, 3, 1_000])
+        return self.kind(self.log(LOG, watch=True), self.subscription, prefetch=prefetch)
+
+    def receive(self, consumer: Consumer | SharedConsumer) -> None:
+        with self.recorder.asking(Poll(**self.common())) as call:
+            message = consumer.receive(timeout_s=0.0)
+            self.idle = message is None
+            if message is None:
+                return call.refused("nothing came")
+            self.held.append(message)
+            row = Row(str(message["n"]), message.position)
+            return call.ok(rows=(row,), revision=message.revision, epoch=message.epoch, again=True, shared=True)
+
+    def acknowledge_all(self, consumer: Consumer | SharedConsumer) -> None:
+        if self.stage.happens(0.1):
+            consumer.redeliver_unacknowledged()
+
+
+class KeySharer(Sharer):
+    """The same, by key."""
+
+    kind = KeySharedConsumer
+
+
 class ThreadedSubscriber(Subscriber):
     """Three threads share a consumer: each record goes to one of them, and any of them acknowledges it."""
 
-    def receive(self, consumer: Consumer) -> None:
+    def receive(self, consumer: Consumer | SharedConsumer) -> None:
         running, errors = [0, 1, 2], list[BaseException]()
 
         def work(thread: int) -> None:
@@ -130,7 +165,7 @@ class ThreadedSubscriber(Subscriber):
         if errors:
             raise errors[0]
 
-    def receive_in(self, thread: int, consumer: Consumer) -> None:
+    def receive_in(self, thread: int, consumer: Consumer | SharedConsumer) -> None:
         with self.recorders[thread].asking(Poll(**self.common())) as call:
             message = consumer.receive(timeout_s=0.0)
             self.idle = message is None

@@ -93,11 +93,17 @@ def unseen(facts: Facts) -> Iterator[Anomaly]:
 def _audiences(topic: Topic) -> dict[str, list[Poll]]:
     """Who must see everything, and what it was given: a subscription since a reset, or a reader."""
     found: dict[str, list[Poll]] = defaultdict(list)
+    last: dict[str, int] = {}
+    for poll in topic.polls:
+        life = topic.subscriptions.life(poll.subscription, poll.revision)
+        last[poll.subscription] = max(last.get(poll.subscription, 0), life)
     for poll in topic.polls:
         if poll.compacted:
             continue
         if poll.subscription:
             life = topic.subscriptions.life(poll.subscription, poll.revision)
+            if poll.shared and life < last[poll.subscription]:
+                continue
             found[f"subscription '{poll.subscription}' since revision {life}"].append(poll)
         else:
             found[_reader(poll)].append(poll)
