@@ -263,8 +263,29 @@ def test_a_killed_consumers_successor_gets_what_was_not_acknowledged_and_a_live_
         assert [message["order_id"] for message in iter(lambda: consumer.receive(0.5), None)] == list(range(995, 1_000))
     (stats,) = client.cursors("orders")
     assert (stats.name, stats.owner, stats.revision, stats.backlog_records) == ("billing", "", 1, 5)
-    with pytest.raises(InvalidInput, match="type 'mine' is not one of exclusive, failover, shared, key_shared"):
-        client.consumer("orders", "billing", type="mine")
+    with pytest.raises(InvalidInput, match="type 'queue' is not one of exclusive, failover, shared, key_shared"):
+        client.consumer("orders", "billing", type="queue")
+
+
+def test_consumers_share_a_subscription_and_say_so(client):
+    for options in ({"prefetch": 5}, {"ack_timeout_s": 1.0}):
+        with pytest.raises(InvalidInput, match=r"LEDGER_INVALID_OPTION.*only for the types shared and key_shared"):
+            client.consumer("orders", "labels", **options)
+    for options in ({"prefetch": 0}, {"prefetch": "many"}, {"ack_timeout_s": 0.0}):
+        with pytest.raises(InvalidInput, match=f"LEDGER_INVALID_OPTION.*{next(iter(options))}"):
+            client.consumer("orders", "labels", "shared", **options)
+    with client.producer("orders") as producer:
+        for n in range(10):
+            producer.send({"order_id": n})
+    with (
+        client.consumer("orders", "labels", "shared") as first,
+        client.consumer("orders", "labels", "shared") as second,
+    ):
+        got = [message for message in (consumer.receive(5) for consumer in (first, second) * 5) if message is not None]
+        assert sorted(message["order_id"] for message in got) == list(range(10))
+        (stats,) = client.cursors("orders")
+        assert (stats.sharing, len(stats.followers), sum(each.records for each in stats.members)) == ("shared", 2, 10)
+    assert client.cursor("orders", "labels").stats().members == ()
 
 
 def test_sealed_ledgers_leave_zookeeper_and_stay_readable_I13(namespace, storage_root):

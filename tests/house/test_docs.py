@@ -15,6 +15,7 @@ from pyspark_ledger.cli import main
 from pyspark_ledger.client import LedgerClient
 from pyspark_ledger.cursors.consumer import Consumer
 from pyspark_ledger.cursors.handle import CursorHandle
+from pyspark_ledger.cursors.shared_consumer import SharedConsumer
 from pyspark_ledger.datasource.options import KNOWN
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
 from pyspark_ledger.log.reader import Reader
@@ -68,12 +69,25 @@ def test_the_page_of_options_has_every_option_and_no_other():
 
 
 @pytest.mark.parametrize(
-    "kind", [LedgerClient, Producer, Transaction, Reader, Consumer, CursorHandle, Tokens, Outbox, LocalZooKeeper]
+    "kind",
+    [
+        LedgerClient,
+        Producer,
+        Transaction,
+        Reader,
+        Consumer,
+        SharedConsumer,
+        CursorHandle,
+        Tokens,
+        Outbox,
+        LocalZooKeeper,
+    ],
 )
 def test_the_page_of_the_client_names_every_public_method_and_no_other(kind):
     cells = [line.split("|")[1] for line in section(page("client.md"), kind.__name__).splitlines() if line[:1] == "|"]
     named = {name for cell in cells for name in re.findall(r"`([a-z_]+)[`(]", cell)}
-    methods = {name for each in kind.__mro__[:-1] for name in vars(each) if not name.startswith("_")}
+    bases = [base for base in kind.__mro__ if base.__module__.startswith("pyspark_ledger")]
+    methods = {name for base in bases for name in vars(base) if not name.startswith("_")}
     attributes = set(re.findall(r"self\.([a-z]\w*)", inspect.getsource(kind.__init__)))
     assert methods - named == set()
     assert named - methods - attributes == set()

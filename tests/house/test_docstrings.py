@@ -21,7 +21,8 @@ from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import LedgerClient
 from pyspark_ledger.compaction.run import CompactionStats
 from pyspark_ledger.cursors.consumer import Consumer, Message
-from pyspark_ledger.cursors.handle import CursorHandle, CursorStats, ResetPreview, ResetResult
+from pyspark_ledger.cursors.handle import CursorHandle, CursorStats, MemberStats, ResetPreview, ResetResult
+from pyspark_ledger.cursors.shared_consumer import SharedConsumer
 from pyspark_ledger.lifecycle.gc import Collected
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
 from pyspark_ledger.log.reader import Reader, Record
@@ -33,8 +34,8 @@ from pyspark_ledger.tokens.tokens import Tokens, TokenStats
 ERRORS = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.LedgerError)]
 KINDS = [
     AppendResult, Collected, CompactionStats, Consumer, CursorHandle, CursorStats, Dispatch, LedgerClient,
-    LocalZooKeeper, Message, Outbox, Pending, Policies, Position, Processed, Producer, ProducerState, Reader, Receipt,
-    Record, ResetPreview, ResetResult, Send, Sent, TokenStats, Tokens, Topic, *ERRORS,
+    LocalZooKeeper, MemberStats, Message, Outbox, Pending, Policies, Position, Processed, Producer, ProducerState,
+    Reader, Receipt, Record, ResetPreview, ResetResult, Send, Sent, SharedConsumer, TokenStats, Tokens, Topic, *ERRORS,
 ]  # fmt: skip
 SHORTEST = 15  # a docstring of fewer characters says nothing that the name does not
 

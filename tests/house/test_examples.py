@@ -86,6 +86,13 @@ def test_an_outbox_bills_ships_and_keeps_balances_once_for_each_order(tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_a_killed_worker_had_in_hand_goes_to_the_others_of_its_pool(tmp_path: Path) -> None:
+    printed = run("examples/worker_pool.py", scratch=tmp_path)
+    assert "orders 300, with a label 300, with two " in printed
+    assert set(re.findall(r"'(worker \d)'", printed)) == {f"worker {number}" for number in range(4)}
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_running_query_is_reset_from_outside_without_a_restart(tmp_path: Path) -> None:
     printed = run("examples/live_reset.py", scratch=tmp_path)
     batches = re.findall(r"batch (\d), revision (\d): orders (\d+) to (\d+)", printed)
