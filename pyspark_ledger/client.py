@@ -22,13 +22,15 @@ from pyspark_ledger.compaction import run as compaction
 from pyspark_ledger.compaction.plan import check_compactable, state_slices
 from pyspark_ledger.compaction.run import CompactionStats
 from pyspark_ledger.compaction.work import Progress
+from pyspark_ledger.cursors.arguments import check_dead_letters, check_sharing
 from pyspark_ledger.cursors.attachment import SubscriptionType
 from pyspark_ledger.cursors.backoff import Backoff
 from pyspark_ledger.cursors.consumer import Consumer
+from pyspark_ledger.cursors.dead_letters import DeadLetters
 from pyspark_ledger.cursors.handle import CursorHandle, CursorStats
 from pyspark_ledger.cursors.key_shared_consumer import KeySharedConsumer
 from pyspark_ledger.cursors.node import CursorNode
-from pyspark_ledger.cursors.shared_consumer import PREFETCH, SharedConsumer, check_sharing
+from pyspark_ledger.cursors.shared_consumer import PREFETCH, SharedConsumer
 from pyspark_ledger.cursors.shares import Sharing
 from pyspark_ledger.errors import InvalidInput, LedgerError
 from pyspark_ledger.lifecycle import condemned, gc, repair, retention, rewriting, skipping, termination
@@ -262,6 +264,8 @@ class LedgerClient:
         fail_on_data_loss: bool = True,
         prefetch: int | None = None,
         ack_timeout_s: float | None = None,
+        max_redeliveries: int | None = None,
+        dead_letter_topic: str | None = None,
     ) -> Consumer | SharedConsumer:
         """Follows a subscription: receive, acknowledge. It is made if it is not there.
 
@@ -279,6 +283,10 @@ class LedgerClient:
             has not delivered yet, 1,000 by default. With 1 nobody waits for a record that another is not busy with.
         :param ack_timeout_s: only for the types that share: what is neither acknowledged nor refused for so long is
             delivered again. By default it stays in hand for as long as this consumer lives.
+        :param max_redeliveries: a record that was delivered once more than this, and is to come again all the same,
+            goes to ``dead_letter_topic`` instead: it is stored there and acknowledged in one step.
+        :param dead_letter_topic: where to; it is made if it is not there. ``pyspark-ledger deadletters`` lists what is
+            in it, and brings it back.
         :raises Conflict: another owner is attached and alive, or living consumers share it in another way.
         :raises CursorUnderRevision: somebody is resetting the subscription, and that does not end.
 
@@ -292,17 +300,21 @@ class LedgerClient:
         types = (*get_args(SubscriptionType), *get_args(Sharing))
         if type not in types:
             raise InvalidInput(f"type '{type}' is not one of {', '.join(types)}")
-        backoff = Backoff(redelivery_delay_s, max_redelivery_delay_s)
+        backoff = Backoff(redelivery_delay_s, max_redelivery_delay_s, max_redeliveries)
         check_sharing(type, prefetch, ack_timeout_s)
-        log = self._namespace.log(topic, watch=True)
+        check_dead_letters(topic, max_redeliveries, dead_letter_topic)
+        log, grave = self._namespace.log(topic, watch=True), None
+        if dead_letter_topic is not None and max_redeliveries is not None:
+            grave = DeadLetters(self._namespace, dead_letter_topic, max_redeliveries)
         if type == "exclusive" or type == "failover":
-            return Consumer(log, subscription, type, start, backoff, fail_on_data_loss=fail_on_data_loss)
+            return Consumer(log, subscription, type, start, backoff, fail_on_data_loss=fail_on_data_loss, grave=grave)
         kind = KeySharedConsumer if type == "key_shared" else SharedConsumer
         return kind(
             log, subscription, start, backoff,
             prefetch=PREFETCH if prefetch is None else prefetch,
             ack_timeout_s=ack_timeout_s,
             fail_on_data_loss=fail_on_data_loss,
+            grave=grave,
         )  # fmt: skip
 
     def cursors(self, topic: str) -> list[CursorStats]:

@@ -1,6 +1,6 @@
 """Acknowledgements as a part of a transaction, together with what was made of the messages: see ``client.transaction``.
 
-What :meth:`Consumer.acknowledge` takes note of in memory is written later, and dropped if it comes too late. Here it is
+What a consumer's ``acknowledge`` takes note of in memory is written later, and dropped if it comes too late. Here it is
 written with the rest, or nothing is, so a message that can no longer be acknowledged refuses all.
 """
 
@@ -10,20 +10,22 @@ from collections.abc import Sequence
 
 from pyspark_ledger.append.several import Beside
 from pyspark_ledger.base.runs import Runs
-from pyspark_ledger.cursors.consumer import Consumer, Message
+from pyspark_ledger.cursors.receiving import Message, Receiver
 from pyspark_ledger.errors import Conflict
 from pyspark_ledger.metadata.port import Metadata, Op, Put, Versioned
 from pyspark_ledger.metadata.records import Cursor
+
+OUTDATED = "LEDGER_MESSAGE_OUTDATED"
 
 
 class Acknowledging(Beside):
     """Acknowledges messages, each for the first time, in a transaction with other things. Nothing is known of it in
     memory before the transaction was applied."""
 
-    def __init__(self, consumer: Consumer, messages: Sequence[Message]) -> None:
+    def __init__(self, consumer: Receiver, messages: Sequence[Message]) -> None:
         self._consumer, self._messages = consumer, messages
         self._node = consumer._node
-        self._ordinals = Runs((message.ordinal, message.ordinal + 1) for message in messages)
+        self._ordinals = Runs.of(message.ordinal for message in messages)
         self._before: Versioned[Cursor] | None = None
         self._after: Cursor | None = None
 
@@ -37,31 +39,29 @@ class Acknowledging(Beside):
             consumer._check_history()
             found = self._node.known()
             self._check(found.record)
-            done = self._node.acks(found.record) | self._ordinals
-            self._before, self._after = (
-                found,
-                self._node.moved(found.record, done.next_missing(found.record.ordinal), done),
-            )
+            self._before, self._after = found, consumer._with_acknowledged(found.record, self._ordinals)
         return [Put(self._node.key, self._after, found.version)]
 
     def _check(self, cursor: Cursor) -> None:
         consumer = self._consumer
         consumer._follower.check_may_change(cursor)
         consumer._check_revision(cursor)
-        acks = self._node.acks(cursor)
         for message in self._messages:
             if (message.revision, message.epoch) != (cursor.revision, cursor.epoch):
                 why = f"of revision {message.revision} and epoch {message.epoch}, and the subscription is at revision "
                 why += f"{cursor.revision} and epoch {cursor.epoch}: it was reset, or its messages are delivered again"
-            elif message.ordinal < cursor.ordinal or message.ordinal in acks or consumer._is_done(message):
-                why = "acknowledged already: perhaps it was delivered twice"
-            else:
-                continue
-            raise Conflict(
-                f"{self._node.what}: message {message.position} is {why}. Nothing was changed: leave it out, or begin "
-                "again with what the consumer delivers now",
-                "LEDGER_MESSAGE_OUTDATED",
-            )
+                raise self._outdated(message, why)
+        judge = consumer._judge(cursor)
+        for message in self._messages:
+            if why := judge(message.ordinal):
+                raise self._outdated(message, why)
+
+    def _outdated(self, message: Message, why: str) -> Conflict:
+        return Conflict(
+            f"{self._node.what}: message {message.position} is {why}. Nothing was changed: leave it out, or begin "
+            "again with what the consumer delivers now",
+            OUTDATED,
+        )
 
     def refresh(self) -> None:
         with self._consumer._lock:
@@ -86,7 +86,4 @@ class Acknowledging(Beside):
             if self._node.known().version == self._before.version:
                 self._node.changed(Versioned(self._after, self._before.version + 1))
             if consumer._revision == self._after.revision:
-                ordinals = {message.ordinal for message in self._messages}
-                consumer._fresh |= ordinals
-                for ordinal in ordinals:
-                    consumer._counts.pop(ordinal, None)
+                consumer._note_acknowledged(self._ordinals)

@@ -11,10 +11,12 @@ from pyspark_ledger.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long a record that was refused stays away: the first time, and at most. Each time it is twice as long."""
+    """How long a record that was refused stays away: the first time, and at most. Each time it is twice as long. One
+    that was delivered more than ``last`` times does not stay away: it becomes a dead letter."""
 
     first_s: float = 1.0
     longest_s: float = 60.0
+    last: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.first_s <= self.longest_s:
@@ -25,6 +27,8 @@ class Backoff:
             )
 
     def delay_s(self, deliveries: int) -> float:
+        if self.last is not None and deliveries > self.last:
+            return 0.0
         doublings = min(deliveries - 1, 60)  # more would not fit a float
         return float(min(self.longest_s, self.first_s * 2**doublings))
 

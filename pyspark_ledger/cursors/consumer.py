@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 
 from pyspark_ledger.base.names import this_process
 from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.cursors.attachment import Attachment, SubscriptionType
 from pyspark_ledger.cursors.backoff import DEFAULT_BACKOFF, Backoff, Refused
-from pyspark_ledger.cursors.receiving import PERSIST_ACKS, PERSIST_S, Fetched, Read, Receiver
+from pyspark_ledger.cursors.receiving import DONE_ALREADY, PERSIST_ACKS, PERSIST_S, Fetched, Grave, Read, Receiver
 from pyspark_ledger.cursors.receiving import Message as Message
 from pyspark_ledger.cursors.revision import SeenRevision
 from pyspark_ledger.errors import CursorUnderRevision, LedgerError
@@ -59,8 +60,9 @@ class Consumer(Receiver):
         backoff: Backoff = DEFAULT_BACKOFF,
         *,
         fail_on_data_loss: bool = True,
+        grave: Grave | None = None,
     ) -> None:
-        super().__init__(log, subscription, fail_on_data_loss=fail_on_data_loss)
+        super().__init__(log, subscription, fail_on_data_loss=fail_on_data_loss, grave=grave)
         self._node.ensure(start)
         self._follower = Attachment(self._node, kind, f"a consumer in {this_process()}")
         self._mark = self._unwritten = 0
@@ -113,16 +115,21 @@ class Consumer(Receiver):
         fill it."""
         while self._queue:
             message = self._queue.popleft()
-            if not self._is_done(message):
+            if not self._is_done(message.ordinal):
                 return self._counted(message)
         return None
 
     def _counted(self, message: Message) -> Message:
-        if message.ordinal >= self._delivered:  # they come in order, the first time
-            self._delivered = message.ordinal + 1
+        ordinal, count = message.ordinal, self._deliveries(message.ordinal) + 1
+        if count == 1:
+            self._delivered = ordinal + 1
             return message
-        count = self._counts[message.ordinal] = self._counts.get(message.ordinal, 1) + 1
+        self._counts[ordinal] = count
         return replace(message, delivery_count=count)
+
+    def _deliveries(self, ordinal: int) -> int:
+        """They come in order, the first time."""
+        return 0 if ordinal >= self._delivered else self._counts.get(ordinal, 1)
 
     def _fill(self) -> bool:
         read = self._begin_read()
@@ -220,7 +227,7 @@ class Consumer(Receiver):
             self._follow()
             # One of an earlier epoch or revision comes again in any case.
             is_current = message.revision == self._revision and message.epoch == self._epoch
-            if is_current and not self._is_done(message):
+            if is_current and not self._is_done(message.ordinal):
                 self._refused.add(message.ordinal, message.delivery_count, self._log.clock.monotonic())
 
     def redeliver_unacknowledged(self) -> None:
@@ -297,9 +304,23 @@ class Consumer(Receiver):
                     self._closed = True
                     self._follower.detach()
 
-    def _is_done(self, message: Message) -> bool:
-        ordinal = message.ordinal
+    def _is_done(self, ordinal: int) -> bool:
         return ordinal < self._mark or ordinal in self._fresh or ordinal in self._acks
+
+    # -- acknowledging together with other things ----------------------------------------------------------
+
+    def _judge(self, cursor: Cursor) -> Callable[[int], str]:
+        done = self._node.acks(cursor) | ((0, cursor.ordinal),)
+        return lambda ordinal: DONE_ALREADY if ordinal in done or self._is_done(ordinal) else ""
+
+    def _with_acknowledged(self, cursor: Cursor, ordinals: Runs) -> Cursor:
+        done = self._node.acks(cursor) | ordinals
+        return self._node.moved(cursor, done.next_missing(cursor.ordinal), done)
+
+    def _note_acknowledged(self, ordinals: Runs) -> None:
+        for ordinal in ordinals.numbers():
+            self._fresh.add(ordinal)
+            self._counts.pop(ordinal, None)
 
 
 def _next_epoch(cursor: Cursor) -> Cursor:

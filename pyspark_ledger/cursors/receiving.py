@@ -11,9 +11,9 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Protocol, Self
 
 from pyspark_ledger.base.clock import Deadline
 from pyspark_ledger.base.position import Position
@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 PERSIST_S = 1.0
 PERSIST_ACKS = 1_000
+DONE_ALREADY = "acknowledged already: perhaps it was delivered twice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,17 @@ class Fetched:
     next_ordinal: int
 
 
+class Grave(Protocol):
+    """Where records go that were delivered too often: see ``cursors.dead_letters``."""
+
+    @property
+    def max_redeliveries(self) -> int: ...
+
+    def bury(self, consumer: Receiver, messages: Sequence[Message]) -> bool:
+        """Moves records there. False if that does not work now: nothing has changed, and it is tried again."""
+        ...
+
+
 class Receiver(ABC):
     """The part of a consumer that receives. Threads may share it: they take turns."""
 
@@ -82,8 +94,9 @@ class Receiver(ABC):
     _position: Position  # the next one to read,
     _ordinal: int  # and how many records are before it
 
-    def __init__(self, log: Log, subscription: str, *, fail_on_data_loss: bool) -> None:
+    def __init__(self, log: Log, subscription: str, *, fail_on_data_loss: bool, grave: Grave | None) -> None:
         self._log = log
+        self._grave, self._looked_through = grave, True
         self._fail_on_data_loss = fail_on_data_loss
         self._node = CursorNode(log, subscription)
         self._schema = log.schema(log.refresh(sync=True).head.schema_id)
@@ -115,6 +128,22 @@ class Receiver(ABC):
         """The records of this entry do not come."""
 
     @abstractmethod
+    def _deliveries(self, ordinal: int) -> int:
+        """How often a record was delivered so far."""
+
+    @abstractmethod
+    def _judge(self, cursor: Cursor) -> Callable[[int], str]:
+        """Says of a record of this epoch and revision why it cannot be acknowledged; empty if it can."""
+
+    @abstractmethod
+    def _with_acknowledged(self, cursor: Cursor, ordinals: Runs) -> Cursor:
+        """The cursor in which these records, against which :meth:`_judge` says nothing, are acknowledged too."""
+
+    @abstractmethod
+    def _note_acknowledged(self, ordinals: Runs) -> None:
+        """The cursor says so: they do not come any more."""
+
+    @abstractmethod
     def close(self) -> None: ...
 
     # -- receiving -----------------------------------------------------------------------------------------
@@ -133,14 +162,25 @@ class Receiver(ABC):
                 cursor = self._follow()
                 if cursor is not None:
                     self._check_eviction(cursor)
-                    message = self._pop()
-                    if message is not None:
-                        return message
-                    if self._fill():
-                        continue
+                    if self._bury():
+                        message = self._pop()
+                        if message is not None:
+                            return message
+                        if self._fill():
+                            self._looked_through = False
+                            continue
             if deadline is not None and deadline.passed:
                 return None
             self._log.clock.sleep(WAIT_S)  # without the lock: others may acknowledge, or close it
+
+    def _bury(self) -> bool:
+        """Of what was read, what came too often is not delivered once more. False if that does not work now."""
+        if self._grave is None or self._looked_through:
+            return True
+        dead = [each for each in self._queue if self._deliveries(each.ordinal) > self._grave.max_redeliveries]
+        if not dead or self._grave.bury(self, dead):
+            self._looked_through = True
+        return self._looked_through
 
     def __iter__(self) -> Iterator[Message]:
         while (message := self.receive()) is not None:

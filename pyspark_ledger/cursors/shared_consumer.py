@@ -11,14 +11,13 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from typing import get_args
 
 from pyspark_ledger.base.names import this_process
 from pyspark_ledger.base.runs import Runs
-from pyspark_ledger.cursors import shares
+from pyspark_ledger.cursors import receiving, shares
 from pyspark_ledger.cursors.backoff import DEFAULT_BACKOFF, Backoff, Refused
 from pyspark_ledger.cursors.membership import Membership, Removed
-from pyspark_ledger.cursors.receiving import PERSIST_ACKS, PERSIST_S, Fetched, Message, Read, Receiver
+from pyspark_ledger.cursors.receiving import PERSIST_ACKS, PERSIST_S, Fetched, Grave, Message, Read, Receiver
 from pyspark_ledger.cursors.revision import SeenRevision
 from pyspark_ledger.cursors.shares import Sharing
 from pyspark_ledger.errors import Conflict, CursorUnderRevision, InvalidInput
@@ -26,7 +25,7 @@ from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.lost import LostEntry
 from pyspark_ledger.log.places import PlaceLike
 from pyspark_ledger.log.reader import POLL_S
-from pyspark_ledger.metadata.records import Cursor
+from pyspark_ledger.metadata.records import Cursor, Member
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +75,9 @@ class SharedConsumer(Receiver):
         prefetch: int = PREFETCH,
         ack_timeout_s: float | None = None,
         fail_on_data_loss: bool = True,
+        grave: Grave | None = None,
     ) -> None:
-        super().__init__(log, subscription, fail_on_data_loss=fail_on_data_loss)
+        super().__init__(log, subscription, fail_on_data_loss=fail_on_data_loss, grave=grave)
         self._prefetch, self._ack_timeout_s = prefetch, ack_timeout_s
         self._refused = Refused(backoff)
         self._node.ensure(start)
@@ -158,11 +158,14 @@ class SharedConsumer(Receiver):
             message = self._queue.popleft()
             ordinal = message.ordinal
             if ordinal >= self._node.current(POLL_S).ordinal:
-                self._counts[ordinal] = self._counts.get(ordinal, 0) + 1
+                self._counts[ordinal] = self._deliveries(ordinal) + 1
                 self._hand[ordinal] = self._log.clock.monotonic()
                 return replace(message, delivery_count=self._counts[ordinal])
             self._is_done(ordinal)  # somebody has acknowledged it from outside
         return None
+
+    def _deliveries(self, ordinal: int) -> int:
+        return self._counts.get(ordinal, 0)
 
     def _fill(self) -> bool:
         try:
@@ -290,7 +293,7 @@ class SharedConsumer(Receiver):
         self._counts |= shares.delivery_counts(cursor, new)
         return new
 
-    def _check_claims(self, cursor: Cursor, known: Runs) -> None:
+    def _check_claims(self, cursor: Cursor, known: Runs) -> Member:
         """Nobody else takes away what it claims, within an epoch and a revision. So if that is not there, what it has
         received may be lost, and other records may be in their places by now."""
         mine = shares.member(cursor, self._follower.id)
@@ -298,6 +301,7 @@ class SharedConsumer(Receiver):
         if known.since(cursor.ordinal) - shares.claims(mine) - shares.acks(cursor):
             self._history = -1  # from now on every call says so
             raise self._rolled_back("has records in hand of which the subscription does not know")
+        return mine
 
     def _acknowledged(self, cursor: Cursor, done: Runs) -> Cursor:
         mine = shares.member(cursor, self._follower.id)
@@ -327,17 +331,41 @@ class SharedConsumer(Receiver):
             cursor = self._follow()
             if cursor is None or not self._is_current(message):
                 return False
-            ordinal = message.ordinal
-            if ordinal in self._hand:
-                del self._hand[ordinal]
-            elif ordinal in self._claimed():  # it was to come again
-                self._put_down({ordinal})
-            else:
+            if not self._let_go(message.ordinal):
+                ordinal = message.ordinal
                 return ordinal in self._done or ordinal < cursor.ordinal or ordinal in shares.acks(cursor)
-            self._is_done(ordinal)
             if self._unwritten >= PERSIST_ACKS:
                 self.flush()
             return True
+
+    def _let_go(self, ordinal: int) -> bool:
+        """A record is done. False if it is not this consumer's."""
+        if ordinal in self._hand:
+            del self._hand[ordinal]
+        elif ordinal in self._claimed():  # it was to come again
+            self._put_down({ordinal})
+        else:
+            return False
+        self._is_done(ordinal)
+        return True
+
+    def _judge(self, cursor: Cursor) -> Callable[[int], str]:
+        mine = self._check_claims(cursor, self._claimed() | Runs.of(self._done))
+        held, done = shares.held(cursor, mine), shares.acks(cursor) | ((0, cursor.ordinal), *Runs.of(self._done))
+
+        def why_not(ordinal: int) -> str:
+            if ordinal in done:
+                return receiving.DONE_ALREADY
+            return "" if ordinal in held else "another consumer's by now, or was given back"
+
+        return why_not
+
+    def _with_acknowledged(self, cursor: Cursor, ordinals: Runs) -> Cursor:
+        return self._acknowledged(cursor, ordinals)
+
+    def _note_acknowledged(self, ordinals: Runs) -> None:
+        for ordinal in ordinals.numbers():
+            self._let_go(ordinal)
 
     def _is_done(self, ordinal: int) -> None:
         self._done.add(ordinal)
@@ -419,18 +447,3 @@ class SharedConsumer(Receiver):
         """Records that it claims will be delivered by somebody else: they are told how often they were before."""
         delivered = {ordinal: count for ordinal in ordinals if (count := self._counts.get(ordinal, 0))}
         self._given_back |= delivered
-
-
-def check_sharing(type: str, prefetch: int | None, ack_timeout_s: float | None) -> None:
-    """Whether a consumer of this type can be made with these arguments."""
-    given = {"prefetch": prefetch, "ack_timeout_s": ack_timeout_s}
-    for name, value in given.items():
-        if value is not None and type not in get_args(Sharing):
-            raise InvalidInput(
-                f"{name}={value!r}: only for the types {' and '.join(get_args(Sharing))}; this one is {type}",
-                "LEDGER_INVALID_OPTION",
-            )
-    if prefetch is not None and (isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1):
-        raise InvalidInput(f"prefetch={prefetch!r}: a whole number of at least 1 was expected", "LEDGER_INVALID_OPTION")
-    if ack_timeout_s is not None and not ack_timeout_s > 0:
-        raise InvalidInput(f"ack_timeout_s={ack_timeout_s!r}: it must be more than 0", "LEDGER_INVALID_OPTION")

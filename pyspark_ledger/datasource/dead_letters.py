@@ -15,7 +15,6 @@ from pyspark_ledger.datasource.write_plan import known_log, make_topic, open_log
 from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
 from pyspark_ledger.files import dead_letters as letters
-from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.log import folders, topics
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.sinks import gone_meanwhile
@@ -43,11 +42,9 @@ def plan_dead_letters(options: WriteOptions, *, again: bool) -> Destination:
     folders.prepare(log)
     head = log.view().head
     try:
-        schemas.merge(log.schema(head.schema_id), letters.SCHEMA, may_add=False)
+        letters.check_schema(log.schema(head.schema_id), name)
     except InvalidInput as wrong:
-        raise InvalidInput(
-            f"option 'deadLetterTopic': topic '{name}' is none for dead letters: {wrong.message}", wrong.code
-        ) from None
+        raise InvalidInput(f"option 'deadLetterTopic': {wrong.message}", wrong.code) from None
     return Destination(name, log.topic.uuid, head.gc_epoch, letters.SCHEMA)
 
 

@@ -232,11 +232,7 @@ def _check_may_make(namespace: OpenNamespace, options: WriteOptions, query: str,
 
 def make_topic(namespace: OpenNamespace, name: str, schema: pa.Schema, options: WriteOptions | None = None) -> None:
     key, version = (options.key_column, options.version_column) if options is not None else ("", "")
-    try:
-        namespace.create_topic(name, schema, key, version)
-    except Conflict as conflict:
-        if conflict.code != "LEDGER_TOPIC_EXISTS":
-            raise
+    namespace.ensure_topic(name, schema, key, version)
 
 
 def check_fixed_columns(topic: Topic, options: WriteOptions) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.limits import DEFAULT_LIMITS, Limits
-from pyspark_ledger.errors import NotFound, Unavailable
+from pyspark_ledger.errors import Conflict, NotFound, Unavailable
 from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.log import root, topics
 from pyspark_ledger.log.log import Log
@@ -61,6 +61,14 @@ class OpenNamespace:
         return topics.create_topic(
             self.metadata, name, schema, key=key, version_column=version_column, clock=self.clock, storage=self.storage
         )
+
+    def ensure_topic(self, name: str, schema: pa.Schema, key: str = "", version_column: str = "") -> None:
+        """Makes a topic, unless somebody has made it meanwhile."""
+        try:
+            self.create_topic(name, schema, key, version_column)
+        except Conflict as conflict:
+            if conflict.code != "LEDGER_TOPIC_EXISTS":
+                raise
 
     def log(self, topic: str, *, watch: bool = False) -> Log:
         """A topic as this process sees it; with ``watch`` it is told of changes."""

@@ -19,7 +19,7 @@ from pyspark_ledger.append.sender import FRESH_S
 from pyspark_ledger.append.several import Beside, Part, Together, check_number
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.cursors.acknowledging import Acknowledging
-from pyspark_ledger.cursors.consumer import Consumer, Message
+from pyspark_ledger.cursors.receiving import Message, Receiver
 from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
 from pyspark_ledger.files import schema as schemas
@@ -76,7 +76,7 @@ class Transaction:
         self._producer, self._sequence_id = producer or "", sequence_id
         self._duplicate = False
         self._rows: dict[str, _Rows] = {}
-        self._messages: dict[int, tuple[Consumer, list[Message]]] = {}
+        self._messages: dict[int, tuple[Receiver, list[Message]]] = {}
         self._tokens: dict[tuple[str, str], Consumption] = {}
         self._together: Together | None = None
         self._positions: dict[str, Position] | None = None
@@ -95,20 +95,17 @@ class Transaction:
             self._rows.setdefault(topic, _Rows(self._log(topic))).batches += batches
         check_number(len(self._rows), self._namespace.limits)
 
-    def acknowledge(self, consumer: Consumer, messages: Message | Iterable[Message]) -> None:
-        """Acknowledges messages that this consumer has delivered. If one of them is outdated by the time of the commit,
-        because the subscription was reset or its messages are delivered again, or is acknowledged already, then the
-        commit raises Conflict (LEDGER_MESSAGE_OUTDATED), and nothing is changed."""
+    def acknowledge(self, consumer: Receiver, messages: Message | Iterable[Message]) -> None:
+        """Acknowledges messages that this consumer, of any type, has delivered. If one of them is outdated by the time
+        of the commit, because the subscription was reset or its messages are delivered again, is acknowledged already,
+        or is another's by now, then the commit raises Conflict (LEDGER_MESSAGE_OUTDATED), and nothing is changed."""
         self._check_may_add()
+        if not isinstance(consumer, Receiver):
+            raise InvalidInput(f"{consumer!r} is no consumer: client.consumer(topic, subscription) makes one")
         given = [messages] if isinstance(messages, Message) else list(messages)
         for each in given:
             if not isinstance(each, Message):
                 raise InvalidInput(f"{each!r} is no message of a consumer")
-        if not isinstance(consumer, Consumer):
-            raise InvalidInput(
-                "only an exclusive or a failover consumer can acknowledge in a transaction, not "
-                f"{type(consumer).__name__}: acknowledge after the transaction, or use record ids or tokens"
-            )
         self._messages.setdefault(id(consumer), (consumer, []))[1].extend(given)
 
     def consume(self, tokens: Tokens, ids: Sequence[str] | Sequence[int]) -> None:

@@ -235,6 +235,38 @@ def test_a_lost_answer_is_found_out_and_nothing_is_done_twice_I14(place, faults,
             assert consumer.receive(1)["n"] == 1
 
 
+@pytest.mark.parametrize("type", ["shared", "key_shared"])
+def test_consumers_that_share_acknowledge_in_a_transaction_too_I14(place, client, faults, type):
+    client.create_topic("keyed", pa.schema([("n", pa.int64())]), key="n")
+    with client.producer("keyed") as producer:
+        for number in range(3):
+            producer.send({"n": number})
+    consumer = client.consumer("keyed", "s", type)
+    first, second, third = (consumer.receive(1) for _ in range(3))
+    other = place.client().consumer("keyed", "s", type)
+    faults.next_transact("applied_then_lost")
+    with client.transaction() as t:
+        t.append("out", {"n": first["n"]})
+        t.acknowledge(consumer, first)
+    assert consumer.acknowledge(second)
+    for done in (first, second):
+        with pytest.raises(Conflict, match=r"LEDGER_MESSAGE_OUTDATED.*acknowledged already"), client.transaction() as t:
+            t.append("out", {"n": 10})
+            t.acknowledge(consumer, done)
+    consumer.flush()
+    client._namespace.metadata.expire()
+    assert other.receive(1)["n"] == third["n"]  # and nothing else
+    assert other.receive(0.0) is None
+    with pytest.raises(Fenced), client.transaction() as t:
+        t.append("out", {"n": 10})
+        t.acknowledge(consumer, third)
+    assert consumer.receive(0.0) is None  # it has joined again
+    with pytest.raises(Conflict, match=r"LEDGER_MESSAGE_OUTDATED.*another consumer's"), client.transaction() as t:
+        t.append("out", {"n": 10})
+        t.acknowledge(consumer, third)
+    assert place.numbers("out") == [first["n"]]
+
+
 # -- input -----------------------------------------------------------------------------------------------------------
 
 
@@ -250,8 +282,10 @@ def test_what_does_not_fit_is_told_at_once_and_the_rest_goes_on(place, client):
                 t.append("out", wrong)
         with pytest.raises(NotFound, match="LEDGER_TOPIC_NOT_FOUND"):
             t.append("nowhere", {"n": 1})
-        with pytest.raises(InvalidInput, match="no message"):
-            t.acknowledge(None, ["x"])
+        with pytest.raises(InvalidInput, match="no consumer"):
+            t.acknowledge(None, [])
+        with client.consumer("in", "s") as consumer, pytest.raises(InvalidInput, match="no message"):
+            t.acknowledge(consumer, ["x"])
         with pytest.raises(InvalidInput, match="LEDGER_INVALID_TOKEN"):
             t.consume(client.tokens("in"), ["x"])
     assert place.numbers("out") == [10]

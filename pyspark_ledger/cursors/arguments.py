@@ -1,0 +1,45 @@
+"""Whether a consumer can be made with the arguments that a user gives. InvalidInput names the one that is wrong."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from pyspark_ledger.cursors.shares import Sharing
+from pyspark_ledger.errors import InvalidInput
+
+
+def check_sharing(type: str, prefetch: int | None, ack_timeout_s: float | None) -> None:
+    """Whether a consumer of this type can be made with these arguments."""
+    given = {"prefetch": prefetch, "ack_timeout_s": ack_timeout_s}
+    for name, value in given.items():
+        if value is not None and type not in get_args(Sharing):
+            raise InvalidInput(
+                f"{name}={value!r}: only for the types {' and '.join(get_args(Sharing))}; this one is {type}",
+                "LEDGER_INVALID_OPTION",
+            )
+    if prefetch is not None and (isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1):
+        raise InvalidInput(f"prefetch={prefetch!r}: a whole number of at least 1 was expected", "LEDGER_INVALID_OPTION")
+    if ack_timeout_s is not None and not ack_timeout_s > 0:
+        raise InvalidInput(f"ack_timeout_s={ack_timeout_s!r}: it must be more than 0", "LEDGER_INVALID_OPTION")
+
+
+def check_dead_letters(topic: str, max_redeliveries: int | None, dead_letter_topic: str | None) -> None:
+    """Whether a consumer can be made with these arguments."""
+    if (max_redeliveries is None) != (dead_letter_topic is None):
+        missing = "dead_letter_topic" if dead_letter_topic is None else "max_redeliveries"
+        raise InvalidInput(
+            f"{missing} is missing: give both max_redeliveries (how often a record comes again) and dead_letter_topic "
+            "(where it goes then), or neither",
+            "LEDGER_INVALID_OPTION",
+        )
+    if max_redeliveries is not None and (
+        isinstance(max_redeliveries, bool) or not isinstance(max_redeliveries, int) or max_redeliveries < 0
+    ):
+        raise InvalidInput(
+            f"max_redeliveries={max_redeliveries!r}: a whole number of at least 0 was expected", "LEDGER_INVALID_OPTION"
+        )
+    if dead_letter_topic == topic:
+        raise InvalidInput(
+            f"dead_letter_topic='{topic}': it must be another topic than the one that is consumed",
+            "LEDGER_INVALID_OPTION",
+        )
