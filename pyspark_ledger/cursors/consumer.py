@@ -50,6 +50,9 @@ class Consumer(Receiver):
     longer in order, so :meth:`acknowledge_cumulative` is for one thread.
     """
 
+    _compacted = False
+    _follower: Attachment
+
     def __init__(
         self,
         log: Log,
@@ -61,8 +64,9 @@ class Consumer(Receiver):
         fail_on_data_loss: bool = True,
     ) -> None:
         super().__init__(log, subscription, fail_on_data_loss=fail_on_data_loss)
-        self._node.ensure(start)
-        self._follower = Attachment(self._node, kind, f"a consumer in {this_process()}")
+        self._node.ensure(start, compacted=self._compacted)
+        name = f"a consumer in {this_process()}"
+        self._follower = Attachment(self._node, kind, name, compacted=self._compacted)
         self._mark = self._unwritten = 0
         self._acks = Runs()
         self._fresh: set[int] = set()  # acknowledged, and not yet merged into _acks: that takes long with many gaps

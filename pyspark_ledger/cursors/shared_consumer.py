@@ -421,8 +421,15 @@ class SharedConsumer(Receiver):
         self._given_back |= delivered
 
 
-def check_sharing(type: str, prefetch: int | None, ack_timeout_s: float | None) -> None:
+def check_sharing(
+    type: str, prefetch: int | None, ack_timeout_s: float | None, *, read_compacted: bool = False
+) -> None:
     """Whether a consumer of this type can be made with these arguments."""
+    if read_compacted and type in get_args(Sharing):
+        raise InvalidInput(
+            f"read_compacted=True: only for the types exclusive and failover; this one is {type}",
+            "LEDGER_INVALID_OPTION",
+        )
     given = {"prefetch": prefetch, "ack_timeout_s": ack_timeout_s}
     for name, value in given.items():
         if value is not None and type not in get_args(Sharing):
