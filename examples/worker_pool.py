@@ -1,5 +1,5 @@
-"""A pool of worker processes shares a subscription: each order goes to one of them, and what a killed one had in hand
-goes to the others. Run: python examples/worker_pool.py"""
+"""A pool of worker processes shares a subscription: each order goes to one of them, what a killed one had in hand goes
+to the others, and an order that nobody can handle becomes a dead letter. Run: python examples/worker_pool.py"""
 
 import subprocess
 import sys
@@ -12,14 +12,19 @@ import pyarrow as pa
 from pyspark_ledger import LedgerClient, LocalZooKeeper
 
 ORDERS, WORKERS = 300, 4
+NO_ADDRESS = 13  # the order that gets no label
 
 
 def work(zookeeper: str, worker: str) -> None:
     """One worker, in a process of its own: prints a label for each order that it gets, until it is stopped."""
     with LedgerClient(zookeeper) as client, client.producer("labels") as labels:
-        with client.consumer("orders", "printing", "shared", prefetch=5) as orders:
+        dead_letters = {"max_redeliveries": 2, "dead_letter_topic": "unprintable", "redelivery_delay_s": 0.1}
+        with client.consumer("orders", "printing", "shared", prefetch=5, **dead_letters) as orders:
             for order in orders:
                 time.sleep(0.01)  # that is how long a label takes
+                if order["address"] is None:
+                    orders.negative_acknowledge(order)  # perhaps it works the next time
+                    continue
                 labels.send({"order_id": order["order_id"], "worker": worker, "delivery": order.delivery_count})
                 labels.flush()
                 orders.acknowledge(order)  # after the label: an order may get two labels, but never none
@@ -41,13 +46,14 @@ def show(client: LedgerClient) -> None:
 def main() -> None:
     with LocalZooKeeper() as zookeeper, tempfile.TemporaryDirectory() as folder:
         with LedgerClient(zookeeper.address, f"{folder}/ledger") as client:
-            client.create_topic("orders", pa.schema([("order_id", pa.int64())]))
+            client.create_topic("orders", pa.schema([("order_id", pa.int64()), ("address", pa.string())]))
             label = [("order_id", pa.int64()), ("worker", pa.string()), ("delivery", pa.int64())]
             client.create_topic("labels", pa.schema(label))
             client.create_cursor("orders", "printing")
             with client.producer("orders") as producer:
                 for number in range(ORDERS):
-                    producer.send({"order_id": number})
+                    address = None if number == NO_ADDRESS else f"{number} Main Street"
+                    producer.send({"order_id": number, "address": address})
 
             print(f"1. {WORKERS} workers share the subscription 'printing'.")
             command = [sys.executable, __file__, zookeeper.address]
@@ -62,6 +68,10 @@ def main() -> None:
             for worker in workers:
                 worker.kill()
                 worker.wait()
+
+            print("3. An order without an address was tried three times, and is a dead letter now:")
+            for letter in client.reader("unprintable", end="latest"):
+                print(f"   {letter['record']}: {letter['reason']}")
 
             labels = [record.value for record in client.reader("labels", end="latest")]
             times = Counter(label["order_id"] for label in labels)

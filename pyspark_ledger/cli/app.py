@@ -6,6 +6,7 @@ import click
 
 from pyspark_ledger.cli.base import COMMON_OPTIONS, Commands
 from pyspark_ledger.cli.cursors import cursors
+from pyspark_ledger.cli.deadletters import deadletters
 from pyspark_ledger.cli.exporter import exporter
 from pyspark_ledger.cli.local import down, status, up
 from pyspark_ledger.cli.maintain import maintain
@@ -26,5 +27,5 @@ def main() -> None:
 topics.add_command(repair_topic, "repair")
 for name, recovery in (("rebuild", rebuild), ("restore", restore), ("repair", repair_namespace)):
     namespace.add_command(recovery, name)
-for command in (up, down, status, topics, cursors, producers, tokens, namespace, maintain, exporter):
+for command in (up, down, status, topics, cursors, producers, tokens, deadletters, namespace, maintain, exporter):
     main.add_command(command)

@@ -447,28 +447,3 @@ class SharedConsumer(Receiver):
         """Records that it claims will be delivered by somebody else: they are told how often they were before."""
         delivered = {ordinal: count for ordinal in ordinals if (count := self._counts.get(ordinal, 0))}
         self._given_back |= delivered
-<<<<<<< HEAD
-=======
-
-
-def check_sharing(
-    type: str, prefetch: int | None, ack_timeout_s: float | None, *, read_compacted: bool = False
-) -> None:
-    """Whether a consumer of this type can be made with these arguments."""
-    if read_compacted and type in get_args(Sharing):
-        raise InvalidInput(
-            f"read_compacted=True: only for the types exclusive and failover; this one is {type}",
-            "LEDGER_INVALID_OPTION",
-        )
-    given = {"prefetch": prefetch, "ack_timeout_s": ack_timeout_s}
-    for name, value in given.items():
-        if value is not None and type not in get_args(Sharing):
-            raise InvalidInput(
-                f"{name}={value!r}: only for the types {' and '.join(get_args(Sharing))}; this one is {type}",
-                "LEDGER_INVALID_OPTION",
-            )
-    if prefetch is not None and (isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1):
-        raise InvalidInput(f"prefetch={prefetch!r}: a whole number of at least 1 was expected", "LEDGER_INVALID_OPTION")
-    if ack_timeout_s is not None and not ack_timeout_s > 0:
-        raise InvalidInput(f"ack_timeout_s={ack_timeout_s!r}: it must be more than 0", "LEDGER_INVALID_OPTION")
->>>>>>> shared
