@@ -40,7 +40,7 @@ class CompactedConsumer(Consumer):
     def _adopt(self, cursor: Cursor) -> None:
         if cursor.revision != self._revision:
             self._base = self._begin(cursor)
-            self._deliveries: dict[Position, int] = {}  # how often each came that is not done
+            self._came: dict[Position, int] = {}  # how often each came that is not done
         self._epoch, self._revision = cursor.epoch, cursor.revision  # first: what was read before is outdated
         self._seen = SeenRevision.of(cursor)
         self._queue = deque()
@@ -69,7 +69,7 @@ class CompactedConsumer(Consumer):
 
     def _delivered_again(self, message: Message) -> Message:
         """For the first time, or again."""
-        count = self._deliveries[message.position] = self._deliveries.get(message.position, 0) + 1
+        count = self._came[message.position] = self._came.get(message.position, 0) + 1
         self._given.setdefault(message.position, False)
         return replace(message, delivery_count=count)
 
@@ -126,7 +126,7 @@ class CompactedConsumer(Consumer):
             if not self._given[position]:
                 return
             del self._given[position]
-            self._deliveries.pop(position, None)
+            self._came.pop(position, None)
 
     def negative_acknowledge(self, message: Message) -> None:
         """Says that a record could not be handled: it comes again, as for a :class:`Consumer`."""
