@@ -582,7 +582,7 @@ GUARDS = [
     Guard(
         "consumer/what-is-done-is-not-delivered",
         "cursors/consumer.py",
-        ("            if not self._is_done(message):\n                return self._counted(message)"),
+        ("            if not self._is_done(message.ordinal):\n                return self._counted(message)"),
         instead=("            if True:\n                return self._counted(message)"),
         why="A record that was acknowledged does not come again (I8).",
         tests=(

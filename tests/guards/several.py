@@ -8,6 +8,7 @@ _SEVERAL = "append/test_several.py::"
 _COLUMN = "datasource/test_topic_column.py::"
 _DEAD = "datasource/test_dead_letters.py::"
 _TRANSACTION = "outbox/test_transaction.py::"
+_CONSUMED = "cursors/test_dead_letters.py::"
 
 GUARDS = [
     Guard(
@@ -92,9 +93,9 @@ GUARDS = [
     ),
     Guard(
         "transaction/a-message-is-acknowledged-once",
-        "cursors/acknowledging.py",
-        "elif message.ordinal < cursor.ordinal or message.ordinal in acks or consumer._is_done(message):",
-        instead="elif False:",
+        "cursors/consumer.py",
+        'DONE_ALREADY if ordinal in done or self._is_done(ordinal) else ""',
+        instead='""',
         why="A message that was delivered twice is processed once (I1).",
         tests=(f"{_TRANSACTION}test_an_outdated_message_refuses_all_and_changes_nothing_I6_I7",),
     ),
@@ -193,5 +194,48 @@ GUARDS = [
         instead="admission=ADMIT_ALL,",
         why="Where records bring ids, a replay adds no dead letters (I5).",
         tests=(f"{_DEAD}test_rows_without_an_id_a_producer_or_a_token_go_there_once_I5_I11",),
+    ),
+    Guard(
+        "dead-letters/stored-and-acknowledged-together",
+        "cursors/dead_letters.py",
+        "beside = [Acknowledging(consumer, messages)]",
+        instead="beside: list[Acknowledging] = []",
+        why="A consumer's letter without the acknowledgement would be stored again (I14).",
+        tests=(f"{_CONSUMED}test_one_that_dies_while_it_stores_a_letter_leaves_both_or_neither_I1_I3_I14",),
+    ),
+    Guard(
+        "dead-letters/kept-until-stored",
+        "cursors/receiving.py",
+        "        if not dead or self._grave.bury(self, dead):\n",
+        instead="        if not dead or self._grave.bury(self, dead) or True:\n",
+        why="What came too often, or was read before a reset, is not delivered because the letter cannot be stored (I7).",
+        tests=(
+            f"{_CONSUMED}test_a_reset_that_comes_in_between_brings_it_back_I7",
+            f"{_CONSUMED}test_a_topic_that_is_none_for_letters_is_refused_and_nothing_is_lost",
+        ),
+    ),
+    Guard(
+        "dead-letters/not-of-before-a-reset",
+        "cursors/dead_letters.py",
+        "        if (cursor.revision, cursor.epoch) != (consumer._revision, consumer._epoch):",
+        instead="        if False:",
+        why="What was read before a reset is delivered again, and is no letter; nobody is told of a rollback (I7).",
+        tests=(f"{_CONSUMED}test_a_reset_that_comes_in_between_brings_it_back_I7",),
+    ),
+    Guard(
+        "transaction/only-what-a-member-claims",
+        "cursors/shared_consumer.py",
+        'return "" if ordinal in held else "another',
+        instead='return "" if True else "another',
+        why="One that was away must not write what it made of a record that is another's by now (I1, I14).",
+        tests=(f"{_TRANSACTION}test_consumers_that_share_acknowledge_in_a_transaction_too_I14",),
+    ),
+    Guard(
+        "dead-letters/replayed-and-acknowledged-together",
+        "cli/replaying.py",
+        "                            t.acknowledge(consumer, [letter for _, letter in found])\n",
+        instead="",
+        why="A replay that is run again brings no letter back twice (I14).",
+        tests=("cli/test_cli_deadletters.py::test_a_replay_brings_each_letter_back_once",),
     ),
 ]

@@ -280,8 +280,8 @@ GUARDS = [
     Guard(
         "sharing/what-is-acknowledged-does-not-come-again",
         "cursors/shared_consumer.py",
-        "                self._put_down({ordinal})\n            else:",
-        instead="                pass\n            else:",
+        "            self._put_down({ordinal})\n        else:",
+        instead="            pass\n        else:",
         why="A record that was refused first and acknowledged then does not come again (I8).",
         tests=("cursors/test_shared.py::test_a_record_that_was_to_come_again_and_is_acknowledged_does_not_come_I8",),
     ),
