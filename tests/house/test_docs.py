@@ -70,7 +70,7 @@ def test_the_page_of_options_has_every_option_and_no_other():
 
 @pytest.mark.parametrize(
     "kind",
-    (
+    [
         LedgerClient,
         Producer,
         Transaction,
@@ -81,7 +81,7 @@ def test_the_page_of_options_has_every_option_and_no_other():
         Tokens,
         Outbox,
         LocalZooKeeper,
-    ),
+    ],
 )
 def test_the_page_of_the_client_names_every_public_method_and_no_other(kind):
     cells = [line.split("|")[1] for line in section(page("client.md"), kind.__name__).splitlines() if line[:1] == "|"]
