@@ -98,9 +98,11 @@ search: setup ## properties and state machines with new random examples, twenty 
 # How long faults last, and which: the same seed draws the same faults. Without one a random one is drawn and printed.
 SECONDS ?= 600
 SEED ?=
+# So many producers more, which all write to one topic.
+PRODUCERS ?= 0
 
 soak: setup ## real processes under real faults for SECONDS=600, drawn from SEED, and then the checker
-	$(PY) -m tests.soak --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+	$(PY) -m tests.soak --seconds $(SECONDS) --producers $(PRODUCERS) $(if $(SEED),--seed $(SEED))
 
 # How many histories, and from which seed on.
 SEEDS ?= 1000

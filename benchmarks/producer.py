@@ -17,14 +17,16 @@ SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
 
 def measure(space: Namespace, records: int, rounds: int, threads: int = 1) -> dict[str, Any]:
-    """Records per second, from the first ``send`` until everything is in the log; and milliseconds until a lone
-    record is."""
+    """Records per second, from the first ``send`` until everything is in the log; microseconds of CPU for each, which
+    depend less on what else the machine does; and milliseconds until a lone record is in the log."""
     from pyspark_ledger import LedgerClient
 
     with LedgerClient(zookeeper=space.zookeeper, storage=space.storage) as client:
         client.create_topic("sent", SCHEMA)
         with client.producer("sent", "bench") as producer:
+            cpu_s = time.process_time()
             rates = [_send(producer, records, threads) for _ in range(rounds)]
+            cpu_s = time.process_time() - cpu_s
             alone_ms = [_alone_ms(producer) for _ in range(50)]
         stored = client.producers("sent")[0].sequence
     assert stored == records // threads * threads * rounds + 50 - 1
@@ -33,6 +35,7 @@ def measure(space: Namespace, records: int, rounds: int, threads: int = 1) -> di
         "threads": threads,
         "records_per_s": round(median(rates)),
         "all": [round(rate) for rate in rates],
+        "cpu_us": round(cpu_s / rounds / records * 1e6, 2),
         "alone_ms": round(median(alone_ms), 1),
     }
 
@@ -70,8 +73,8 @@ def main() -> None:
             space = Namespace(f"{zookeeper.address}/threads{threads}", f"{folder}/{threads}")
             found = measure(space, options.records, options.rounds, threads)
             print(
-                f"{threads} threads: {found['records_per_s']:,} records/s (of {found['all']}); "
-                f"a record alone is in the log after {found['alone_ms']} ms"
+                f"{threads} threads: {found['records_per_s']:,} records/s (of {found['all']}), "
+                f"{found['cpu_us']} µs of CPU each; a record alone is in the log after {found['alone_ms']} ms"
             )
 
 

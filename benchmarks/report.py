@@ -112,6 +112,28 @@ def _commits(result: dict[str, Any]) -> str:
     return _markdown(f"{result['commits']:,} commits", ["", "value"], lines)
 
 
+def _writers(results: dict[str, dict[str, float]]) -> str:
+    """And in brackets how many times the commits of the first row."""
+    alone = next(iter(results.values()))["commits_per_s"]
+    lines = [
+        [
+            count,
+            f"{found['commits_per_s']:.0f} ({found['commits_per_s'] / alone:.1f})",
+            *(f"{found[key]:.0f}" for key in ("p50_ms", "p99_ms", "max_ms")),
+            f"{found['slowest_of_mean']:.2f}",
+            f"{found['cpu_ms']:.1f}",
+        ]
+        for count, found in results.items()
+    ]
+    columns = ["processes", "commits/s", "p50 ms", "p99 ms", "longest ms", "slowest writer of the mean", "CPU ms each"]
+    return _markdown("many writers of one topic, one record per flush", columns, lines)
+
+
+def _producer(result: dict[str, Any]) -> str:
+    lines = [["records/s by send alone", f"{result['records_per_s']:,}"], ["ms for a lone record", result["alone_ms"]]]
+    return _markdown("one producer with linger", ["", "value"], lines)
+
+
 def _compaction(result: dict[str, Any]) -> str:
     scan, full, more = result["scan_s"], result["compact_s"], result["incremental_s"]
     lines = [
@@ -155,6 +177,8 @@ _SECTIONS = {
     "tiny": _tiny,
     "memory": _memory,
     "commits": _commits,
+    "writers": _writers,
+    "producer": _producer,
     "compaction": _compaction,
     "small": _small,
 }

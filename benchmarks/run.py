@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow
 import pyspark
 
-from benchmarks import commits, compaction, data, memory, record_ids, small_files, tiny, tokens
+from benchmarks import commits, compaction, data, memory, producer, record_ids, small_files, tiny, tokens, writers
 from benchmarks.contestants import (
     Bench,
     race,
@@ -28,7 +28,8 @@ from benchmarks.contestants import (
 from benchmarks.report import table
 from benchmarks.session import CONF, session
 
-PARTS = ("source", "sink", "ids", "tokens", "subscription", "tiny", "memory", "commits", "compaction", "small")
+SPARK_PARTS = ("source", "sink", "ids", "tokens", "subscription", "tiny")
+PARTS = (*SPARK_PARTS, "memory", "commits", "writers", "compaction", "small")
 
 
 def arguments() -> argparse.Namespace:
@@ -132,6 +133,16 @@ def run_commits(options: argparse.Namespace, work: Path, zookeeper: str | None) 
     return {"commits": commits.grow(space, options.commits)}
 
 
+def run_writers(work: Path, zookeeper: str | None) -> dict[str, Any]:
+    if not zookeeper:
+        return {}
+    print("writers", flush=True)
+    storage = work / "writers"
+    storage.mkdir()
+    space = data.Namespace(f"{zookeeper}/writers", str(storage))
+    return {"writers": writers.writers(space), "producer": producer.measure(space, 500_000, 3)}
+
+
 def run_compaction(work: Path, zookeeper: str | None) -> dict[str, Any]:
     if not zookeeper:
         return {}
@@ -167,12 +178,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = {"environment": environment(options)}
     with work_folder(options.work) as work, ExitStack() as stack:
         zookeeper = start_zookeeper(stack, options.without_ledger)
-        if {"source", "sink", "ids", "tokens", "subscription", "tiny"} & set(options.only):
+        if set(SPARK_PARTS) & set(options.only):
             results |= run_session_parts(options, work, zookeeper)
         if "memory" in options.only:
             results |= run_memory(options, work, zookeeper)
         if "commits" in options.only:
             results |= run_commits(options, work, zookeeper)
+        if "writers" in options.only:
+            results |= run_writers(work, zookeeper)
         if "compaction" in options.only:
             results |= run_compaction(work, zookeeper)
         if "small" in options.only:

@@ -71,7 +71,7 @@ def _write(topic: str, zookeeper: str, seconds: float) -> None:
     from pyspark_ledger import LedgerClient
 
     times_ms = []
-    with LedgerClient(zookeeper=zookeeper) as client, client.producer(topic) as producer:
+    with LedgerClient(zookeeper=zookeeper) as client, client.producer(topic, linger_ms=None) as producer:
         for number in range(_WARM_UP // 10):
             producer.send({"id": number, "text": "warm"})
             producer.flush()

@@ -25,6 +25,7 @@ from pyspark_ledger.compaction.work import Progress
 from pyspark_ledger.cursors.arguments import check_dead_letters, check_sharing
 from pyspark_ledger.cursors.attachment import SubscriptionType
 from pyspark_ledger.cursors.backoff import Backoff
+from pyspark_ledger.cursors.compacted_consumer import CompactedConsumer
 from pyspark_ledger.cursors.consumer import Consumer
 from pyspark_ledger.cursors.dead_letters import DeadLetters
 from pyspark_ledger.cursors.handle import CursorHandle, CursorStats
@@ -262,6 +263,7 @@ class LedgerClient:
         redelivery_delay_s: float = 1.0,
         max_redelivery_delay_s: float = 60.0,
         fail_on_data_loss: bool = True,
+        read_compacted: bool = False,
         prefetch: int | None = None,
         ack_timeout_s: float | None = None,
         max_redeliveries: int | None = None,
@@ -279,6 +281,8 @@ class LedgerClient:
         :param fail_on_data_loss: what to do when records were taken from the subscription by a backlog quota, are no
             longer in the log, or were given up by :meth:`skip_damaged`. False: go on without them; the subscription
             counts them as lost.
+        :param read_compacted: below the horizon of the newest compaction only the last record of every key comes. Not
+            for the types that share. The topic needs a key.
         :param prefetch: only for the types that share: how many records this consumer has for itself at most that it
             has not delivered yet, 1,000 by default. With 1 nobody waits for a record that another is not busy with.
         :param ack_timeout_s: only for the types that share: what is neither acknowledged nor refused for so long is
@@ -301,13 +305,16 @@ class LedgerClient:
         if type not in types:
             raise InvalidInput(f"type '{type}' is not one of {', '.join(types)}")
         backoff = Backoff(redelivery_delay_s, max_redelivery_delay_s, max_redeliveries)
-        check_sharing(type, prefetch, ack_timeout_s)
-        check_dead_letters(topic, max_redeliveries, dead_letter_topic)
+        check_sharing(type, prefetch, ack_timeout_s, read_compacted=read_compacted)
+        check_dead_letters(topic, max_redeliveries, dead_letter_topic, read_compacted=read_compacted)
         log, grave = self._namespace.log(topic, watch=True), None
+        if read_compacted:
+            check_compactable(log)
         if dead_letter_topic is not None and max_redeliveries is not None:
             grave = DeadLetters(self._namespace, dead_letter_topic, max_redeliveries)
         if type == "exclusive" or type == "failover":
-            return Consumer(log, subscription, type, start, backoff, fail_on_data_loss=fail_on_data_loss, grave=grave)
+            owning = CompactedConsumer if read_compacted else Consumer
+            return owning(log, subscription, type, start, backoff, fail_on_data_loss=fail_on_data_loss, grave=grave)
         kind = KeySharedConsumer if type == "key_shared" else SharedConsumer
         return kind(
             log, subscription, start, backoff,

@@ -10,15 +10,15 @@ import logging
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import copy
-from types import TracebackType
 from typing import Any
 
 from pyspark_ledger.append import leaving
 from pyspark_ledger.append.background import Background
 from pyspark_ledger.append.flusher import Flusher
+from pyspark_ledger.append.hold import Hold
 from pyspark_ledger.append.prepared import AppendResult
 from pyspark_ledger.append.receipt import Receipt, tell
 from pyspark_ledger.append.record_check import RecordCheck
@@ -37,42 +37,14 @@ LONGEST_RETRY_S = 2.0
 _LOOK_S = 0.1  # how often a flush looks whether the background has stored what it waits for
 
 
-class _Turn:
-    """Who has it stores parts: only that thread uses the log. Those who wait for a receipt are told when the turn has
-    ended, so that they may flush, or wait for another one, in what they do then."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.told: list[Receipt] = []
-
-    @contextmanager
-    def within(self, timeout_s: float) -> Iterator[bool]:
-        """Whether it was free in time."""
-        if not self._lock.acquire(timeout=timeout_s):
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            self.__exit__(None, None, None)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        told, self.told = self.told, []
-        self._lock.release()
-        tell(told)
-
-
 class Delivery:
-    """``lock`` guards what waits, and is held for moments. Who needs the ``turn`` too takes that first."""
+    """``lock`` guards what waits, and is held for moments. Who needs the ``hold`` on the log too takes that first."""
 
     def __init__(self, sender: Sender, clock: Clock, background: Background | None, topic: str, name: str) -> None:
         self._sender, self._clock, self._background = sender, clock, background
         self._topic, self._name, self._process = topic, name, os.getpid()
         self.lock = threading.Lock()
-        self.turn = _Turn()
+        self.hold = Hold()
         self.explicit = False  # whether records bring their own ids
         self.persisted: int | None = None  # the last id known to be in the log
         self.doubtful: int | None = None  # the last id that was given up, and may be in the log all the same
@@ -92,9 +64,13 @@ class Delivery:
         return Waiting(limits.max_waiting_records, limits.max_waiting_bytes)
 
     def check_usable(self) -> None:
-        self.check_not_forked()
-        if self._refuses:
-            raise InvalidInput("this producer is closed", "LEDGER_CLOSED")
+        if self._is_forked or self._refuses or self._stopped is not None:  # called twice for each record
+            self.check_not_forked()
+            if self._refuses:
+                raise InvalidInput("this producer is closed", "LEDGER_CLOSED")
+            self._check_not_stopped()
+
+    def _check_not_stopped(self) -> None:
         if self._stopped is not None:
             raise copy(self._stopped)
 
@@ -116,16 +92,17 @@ class Delivery:
 
     def add(self, record: dict[str, Any], size: int, sequence_id: int | None) -> Receipt:
         """With the lock."""
-        waiting, now = self.waiting, self._clock.monotonic()
+        waiting, lingers = self.waiting, self._background is not None
         part = waiting.last
         wakes = part is None
-        if self._background is not None:
+        if lingers and self._flusher.thread is None:
             self._start_flusher()  # before the record is taken: it may fail
+        now = self._clock.monotonic()
         if part is None or not self._may_join(part, now):
             part = self.new_part(now)
             waiting.open(part)
         receipt = waiting.add(part, record, size, sequence_id)
-        if self._background is not None and (wakes or _is_full(part)):
+        if lingers and (wakes or _is_full(part)):
             self._flusher.wake()
         return receipt
 
@@ -172,8 +149,10 @@ class Delivery:
 
     def wanted(self, part: Part) -> None:
         if self.needs_a_flush:
+            self.check_not_forked()
             try:
-                self.flush()
+                self._check_not_stopped()
+                self._flush()  # also while another thread closes it
             except LedgerError:
                 if part.outcome is None:  # else it was about records that were sent later
                     raise
@@ -190,7 +169,7 @@ class Delivery:
         if last is None:
             return None
         while last.outcome is None:
-            with self.turn.within(_LOOK_S) as mine:
+            with self.hold.within(_LOOK_S) as mine:
                 if mine and last.outcome is None:  # else somebody else is about to store it, or has done so
                     self._store_first()
         if isinstance(last.outcome, Exception):
@@ -200,7 +179,7 @@ class Delivery:
     def store_at_once(self, part: Part, take: Callable[[], None], take_back: Callable[[], None]) -> AppendResult:
         """A part of its own, after everything that waits. ``take`` numbers it, under the lock. If this raises and the
         part is not in doubt, it was not taken, and ``take_back`` was called."""
-        with self.turn:
+        with self.hold:
             with self.lock:
                 self.check_usable()
                 take()
@@ -230,7 +209,7 @@ class Delivery:
             ) from None
 
     def _store_first(self) -> None:
-        """With the turn. What cannot be stored stays, unless the background knows that it never will be."""
+        """With the hold. What cannot be stored stays, unless the background knows that it never will be."""
         try:
             self._try_first()
         except OutcomeUnknown as error:
@@ -254,12 +233,12 @@ class Delivery:
             with self.lock:
                 part.is_tried = False
                 if self._is_closed:  # without waiting for this
-                    self.turn.told += self._give_up(list(self.waiting), _as_ours(error))
+                    self.hold.told += self._give_up(list(self.waiting), _as_ours(error))
             raise
         with self.lock:
             self.waiting.remove(part)
             self.persisted = part.last_id
-            self.turn.told += part.finish(appended)
+            self.hold.told += part.finish(appended)
             self._room.notify_all()
         with suppress(LedgerError):  # a column that was added is known a little later then
             self.check = self._sender.record_check(self.check)
@@ -295,7 +274,7 @@ class Delivery:
         return max(due, self._retry_at) - now
 
     def _work(self) -> None:
-        with self.turn:
+        with self.hold:
             try:
                 self._try_first()
             except Exception as error:
@@ -327,11 +306,11 @@ class Delivery:
         summary = f"{count:,} records were given up, which could not be stored {why}"
         logger.warning("producer=%s topic=%s: %s", self._name, self._topic, summary)
         if late[0].last_id is None:
-            self.turn.told += self._give_up(late, told)
+            self.hold.told += self._give_up(late, told)
             self._given_up = kind(summary, None if unknown else told.code)
         else:
             # What waits behind them would be in the log without them, and last_sequence_id say that all are.
-            self.turn.told += self._give_up(list(self.waiting), told)
+            self.hold.told += self._give_up(list(self.waiting), told)
             self._stopped = kind(
                 f"{summary}. So that no gap stays unnoticed, the producer takes nothing more: call discard(), then "
                 "send again what comes after last_sequence_id",
@@ -357,19 +336,19 @@ class Delivery:
         return told
 
     def _stop(self, error: Exception) -> None:
-        """With the turn: what waits will never be stored."""
+        """With the hold: what waits will never be stored."""
         ours = copy(_as_ours(error))  # the error itself knows its traceback, and that all that this call has in hand
         with self.lock:
             logger.warning(
                 "producer=%s topic=%s: %d records given up: %s", self._name, self._topic, self.waiting.records, ours
             )
             self._stopped = ours
-            self.turn.told += self._give_up(list(self.waiting), ours)
+            self.hold.told += self._give_up(list(self.waiting), ours)
 
     def discard(self) -> None:
-        """With the turn and the lock."""
+        """With the hold and the lock."""
         gone = "the record was discarded before it was"
-        self.turn.told += self._give_up(
+        self.hold.told += self._give_up(
             list(self.waiting),
             InvalidInput(f"{gone} in the log", "LEDGER_DISCARDED"),
             InvalidInput(f"{gone} known whether it is in the log: it may be there", "LEDGER_DISCARDED"),
@@ -382,15 +361,13 @@ class Delivery:
         if self._is_closed:
             return
         self.check_not_forked()
-        if self._stopped is not None:
-            raise copy(self._stopped)
+        self._check_not_stopped()
         self._refuses = True
         try:
             if timeout_s is not None and not self._flusher.is_me and not self._drain(timeout_s):
                 raise self._left(timeout_s)
             self._flush()  # or it says what has become of the records since
-            if self._stopped is not None:
-                raise copy(self._stopped)
+            self._check_not_stopped()
             self._is_closed = True
         finally:
             self._refuses = self._is_closed

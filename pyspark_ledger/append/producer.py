@@ -157,7 +157,7 @@ class Producer:
             return receipt
 
     def _first_check(self) -> RecordCheck:
-        with self._delivery.turn:
+        with self._delivery.hold:
             self._delivery.check = self._sender.record_check(self._delivery.check)
             return self._delivery.check
 
@@ -197,7 +197,7 @@ class Producer:
         if not batch.num_rows:
             raise InvalidInput("there is no row in the batch")
         part = delivery.new_part(self._log.clock.monotonic())
-        with delivery.turn:
+        with delivery.hold:
             part.arrow = self._sender.conform(batch)
         part.bytes = batch.nbytes
         before: int | None = None
@@ -233,7 +233,7 @@ class Producer:
         records. A producer that was fenced goes on after the ids of the other one."""
         delivery = self._delivery
         delivery.check_not_forked()
-        with delivery.turn:
+        with delivery.hold:
             persisted = self._sender.recover() if self._numbered else None
             with delivery.lock:
                 delivery.discard()
@@ -263,7 +263,7 @@ class Producer:
 
     def _decide_mode(self, explicit: bool) -> None:
         delivery = self._delivery
-        with delivery.turn:
+        with delivery.hold:
             if self._explicit is not None:  # another thread was faster
                 return
             if explicit and not self._numbered:

@@ -8,8 +8,15 @@ from pyspark_ledger.cursors.shares import Sharing
 from pyspark_ledger.errors import InvalidInput
 
 
-def check_sharing(type: str, prefetch: int | None, ack_timeout_s: float | None) -> None:
+def check_sharing(
+    type: str, prefetch: int | None, ack_timeout_s: float | None, *, read_compacted: bool = False
+) -> None:
     """Whether a consumer of this type can be made with these arguments."""
+    if read_compacted and type in get_args(Sharing):
+        raise InvalidInput(
+            f"read_compacted=True: only for the types exclusive and failover; this one is {type}",
+            "LEDGER_INVALID_OPTION",
+        )
     given = {"prefetch": prefetch, "ack_timeout_s": ack_timeout_s}
     for name, value in given.items():
         if value is not None and type not in get_args(Sharing):
@@ -23,8 +30,15 @@ def check_sharing(type: str, prefetch: int | None, ack_timeout_s: float | None) 
         raise InvalidInput(f"ack_timeout_s={ack_timeout_s!r}: it must be more than 0", "LEDGER_INVALID_OPTION")
 
 
-def check_dead_letters(topic: str, max_redeliveries: int | None, dead_letter_topic: str | None) -> None:
+def check_dead_letters(
+    topic: str, max_redeliveries: int | None, dead_letter_topic: str | None, *, read_compacted: bool = False
+) -> None:
     """Whether a consumer can be made with these arguments."""
+    if read_compacted and dead_letter_topic is not None:
+        raise InvalidInput(
+            "read_compacted=True has no dead letters: leave out dead_letter_topic and max_redeliveries",
+            "LEDGER_INVALID_OPTION",
+        )
     if (max_redeliveries is None) != (dead_letter_topic is None):
         missing = "dead_letter_topic" if dead_letter_topic is None else "max_redeliveries"
         raise InvalidInput(

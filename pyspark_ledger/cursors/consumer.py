@@ -51,6 +51,9 @@ class Consumer(Receiver):
     longer in order, so :meth:`acknowledge_cumulative` is for one thread.
     """
 
+    _compacted = False
+    _follower: Attachment
+
     def __init__(
         self,
         log: Log,
@@ -63,8 +66,9 @@ class Consumer(Receiver):
         grave: Grave | None = None,
     ) -> None:
         super().__init__(log, subscription, fail_on_data_loss=fail_on_data_loss, grave=grave)
-        self._node.ensure(start)
-        self._follower = Attachment(self._node, kind, f"a consumer in {this_process()}")
+        self._node.ensure(start, compacted=self._compacted)
+        name = f"a consumer in {this_process()}"
+        self._follower = Attachment(self._node, kind, name, compacted=self._compacted)
         self._mark = self._unwritten = 0
         self._acks = Runs()
         self._fresh: set[int] = set()  # acknowledged, and not yet merged into _acks: that takes long with many gaps

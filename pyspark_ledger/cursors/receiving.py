@@ -216,13 +216,16 @@ class Receiver(ABC):
             self._position, self._ordinal = each.end, max(self._ordinal, each.ordinal + each.records)
 
     def _give_up(self, each: LostEntry) -> None:
+        self._tell_lost(each)
+        loss.count_lost(self._follower, each)
+        self._is_given_up(each)
+
+    def _tell_lost(self, each: LostEntry) -> None:
         gone = each.loss(self._log.topic.name)
         if self._fail_on_data_loss:
             how = "To go on after them, reset the subscription, or set fail_on_data_loss=False"
             raise DataLoss(f"{self._node.what}: {gone.message}. {how}", gone.code)
         logger.warning("%s: %s; going around them", self._node.what, gone)
-        loss.count_lost(self._follower, each)
-        self._is_given_up(each)
 
     def _fetch_known(self, read: Read) -> Fetched:
         """The records that are to be delivered again, or others that are known by their ordinals."""

@@ -16,7 +16,7 @@ from pyspark_ledger.datasource.write_plan import known_log, make_topic, open_log
 from pyspark_ledger.errors import InvalidInput, NotFound
 from pyspark_ledger.files import dead_letters as letters
 from pyspark_ledger.files import schema as schemas
-from pyspark_ledger.files.entryfile import EntryReader, EntryWriter, stage_entry
+from pyspark_ledger.files.entryfile import EntryReader, stage_rows
 from pyspark_ledger.files.topicfiles import TopicFiles
 from pyspark_ledger.log import folders, topics
 from pyspark_ledger.log.log import Log
@@ -101,30 +101,22 @@ class Arrivals:
             return part.entry
         epoch = log.gc_epoch(FRESH_S)
         folders.prepare(log)
-        writer = EntryWriter(log.storage, log.topic.uuid, epoch, target, self._plan.compression, log.clock)
-        try:
-            for batch in self._rows(part):
-                writer.write(schemas.conform(batch, target))
-            entry = writer.close()
-        except BaseException:
-            writer.abandon()
-            raise
-        assert entry is not None
-        return entry
+        rows = (schemas.conform(batch, target) for batch in self._rows(part))
+        return stage_rows(log.storage, log.topic.uuid, epoch, target, rows, self._plan.compression, log.clock)
 
     def buried(self, parts: Sequence[StagedPart], refusal: MayNotMake) -> list[StagedPart]:
         """What was staged for a topic that may not be made, as dead letters."""
         dead = self._plan.dead_letters
         assert dead is not None
-        namespace = self._namespace
+        namespace, storage = self._namespace, self._staging.storage
         now_ms, found = namespace.clock.now_ms(), []
         for part in parts:
-            rows = [
+            rows = (
                 letters.letters(batch, refusal.message, part.topic, self._query, self._batch, now_ms)
                 for batch in self._rows(part)
-            ]
-            entry = stage_entry(
-                self._staging.storage, dead.uuid, dead.epoch, rows, self._plan.compression, namespace.clock
+            )
+            entry = stage_rows(
+                storage, dead.uuid, dead.epoch, dead.target, rows, self._plan.compression, namespace.clock
             )
             found.append(StagedPart(dead.name, dead.uuid, entry))
         return found

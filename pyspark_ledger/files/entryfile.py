@@ -9,7 +9,7 @@ the tail and that column, and reads nothing else.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -237,7 +237,20 @@ def stage_entry(
     storage: Storage, uuid: str, epoch: int, batches: Sequence[pa.RecordBatch], compression: str | None, clock: Clock
 ) -> Entry:
     """Batches, with at least one row among them, as one entry file."""
-    writer = EntryWriter(storage, uuid, epoch, batches[0].schema, compression, clock)
+    return stage_rows(storage, uuid, epoch, batches[0].schema, batches, compression, clock)
+
+
+def stage_rows(
+    storage: Storage,
+    uuid: str,
+    epoch: int,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    compression: str | None,
+    clock: Clock,
+) -> Entry:
+    """The same, of batches that come one by one."""
+    writer = EntryWriter(storage, uuid, epoch, schema, compression, clock)
     try:
         for batch in batches:
             writer.write(batch)

@@ -315,7 +315,7 @@ TestKeySharedMachine = KeySharedMachine.TestCase
 TestKeySharedMachine.settings = SETTINGS
 
 
-@pytest.mark.parametrize("seed", histories(20))
+@pytest.mark.parametrize("seed", histories(15))
 @pytest.mark.parametrize("kind", [SharedMachine, KeySharedMachine])
 def test_long_histories_from_a_seed_I1_I7_I8_I16(kind, seed):
     """The same, with more work between troubles than a search for short examples does."""

@@ -38,11 +38,6 @@ class Sink(Query):
         schema = pa.schema([(name, kinds[name]) for name in self.schema.names])
         return pa.RecordBatch.from_pylist(list(rows), schema=schema)
 
-    def replay(self, *rows) -> None:
-        self.restart()
-        self.number -= 1
-        self.write(*rows)
-
 
 @pytest.fixture
 def place(tmp_path) -> Place:

@@ -42,12 +42,6 @@ class Routed(Query):
         batch = pa.RecordBatch.from_pylist([{"to": to, "n": n} for to, n in found], schema=pa.schema(columns))
         return batch if "topicColumn" in self.options else batch.drop_columns(["to"])
 
-    def replay(self, *rows) -> None:
-        """The last batch again, after a restart."""
-        self.restart()
-        self.number -= 1
-        self.write(*rows)
-
 
 @pytest.fixture
 def place(tmp_path) -> Place:

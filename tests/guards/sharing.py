@@ -296,6 +296,26 @@ GUARDS = [
         ),
     ),
     Guard(
+        "consumer/compacted-up-to-the-first-that-is-not-done",
+        "cursors/compacted_consumer.py",
+        "next(iter(self._given), following)",
+        instead="following",
+        why="A record that was not acknowledged comes again after a restart (I1).",
+        tests=(
+            "compaction/test_compacted_consumer.py::test_a_successor_goes_on_at_the_first_record_that_is_not_done",
+        ),
+    ),
+    Guard(
+        "consumer/compacted-with-the-tombstones-after-its-position",
+        "cursors/compacted_consumer.py",
+        "is_first = cursor.epoch == 1 and cursor.revision == 0",
+        instead="is_first = True",
+        why="A deletion of a key that was delivered before a restart is not missed (I9).",
+        tests=(
+            "compaction/test_compacted_consumer.py::test_a_deletion_of_what_was_delivered_is_not_missed_over_a_restart_I9",
+        ),
+    ),
+    Guard(
         "sharing/a-rebuilt-subscription-is-nobodys",
         "lifecycle/rebuild_readers.py",
         "        shares.disbanded(cursor),\n",

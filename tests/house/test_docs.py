@@ -68,12 +68,21 @@ def test_the_page_of_options_has_every_option_and_no_other():
     assert sorted(named) == sorted(KNOWN.values())
 
 
-CLASSES = [
-    LedgerClient, Producer, Transaction, Reader, Consumer, SharedConsumer, CursorHandle, Tokens, Outbox, LocalZooKeeper,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        LedgerClient,
+        Producer,
+        Transaction,
+        Reader,
+        Consumer,
+        SharedConsumer,
+        CursorHandle,
+        Tokens,
+        Outbox,
+        LocalZooKeeper,
+    ],
+)
 def test_the_page_of_the_client_names_every_public_method_and_no_other(kind):
     cells = [line.split("|")[1] for line in section(page("client.md"), kind.__name__).splitlines() if line[:1] == "|"]
     named = {name for cell in cells for name in re.findall(r"`([a-z_]+)[`(]", cell)}

@@ -516,5 +516,5 @@ def test_an_object_store_whose_marker_nobody_looks_at_again_is_guarded_by_the_he
         move(movable)
         with pytest.raises(Conflict, match="LEDGER_STORAGE_MOVED"):
             producer.send({"k": "a", "n": 8}).result()
-        producer._closed = True
+        producer.discard()
     assert movable.everything()["records"] == [*range(8)]

@@ -38,6 +38,7 @@ class TransactionMachine(RuleBasedStateMachine):
             for number in range(MESSAGES):
                 producer.send({"n": number})
         self.seed, self.trouble, self.rivals = seed, trouble, 0
+        self.process: LedgerClient | None = None
         self.consumer: Consumer | None = None
         self.open: Transaction | None = None
         self.was_reset = False
@@ -51,7 +52,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        if self.consumer is not None:
+        if self.process is not None:
             self.process._namespace.metadata.expire()  # as the server does when it hears no more of a process
         rate, self.seed = self.trouble, self.seed + 1
         self.faults = Faults(
@@ -170,4 +171,4 @@ class TransactionMachine(RuleBasedStateMachine):
 
 
 TestTransactionMachine = TransactionMachine.TestCase
-TestTransactionMachine.settings = settings(max_examples=examples(25), stateful_step_count=25, deadline=None)
+TestTransactionMachine.settings = settings(max_examples=examples(12), stateful_step_count=25, deadline=None)

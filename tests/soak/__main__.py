@@ -24,6 +24,7 @@ def main(arguments: list[str]) -> int:
         "--seed", type=int, default=None, help="which faults; without one a random seed is drawn and printed"
     )
     parser.add_argument("--short", action="store_true", help="fewer processes, and one Spark driver with all queries")
+    parser.add_argument("--producers", type=int, default=0, help="so many more of them, all for one topic")
     parser.add_argument("--keep", action="store_true", help="keep the folder also if all is well")
     asked = parser.parse_args(arguments)
     if asked.seconds <= 0:
@@ -31,7 +32,7 @@ def main(arguments: list[str]) -> int:
     seed = random.SystemRandom().randrange(10**6) if asked.seed is None else asked.seed
     with_own_mounts([*arguments, "--seed", str(seed)])
     os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-    run = Run(Path(tempfile.mkdtemp(prefix="ledger-soak-")), seed, asked.seconds, asked.short)
+    run = Run(Path(tempfile.mkdtemp(prefix="ledger-soak-")), seed, asked.seconds, asked.short, asked.producers)
     faulthandler.dump_traceback_later(run.bound_s, exit=True)
     is_right = False
     try:

@@ -21,7 +21,7 @@ from tests.soak.processes import Process
 from tests.soak.world import COPIES, JOBS, ORDERS
 
 DRIVERS_REST_S = 25.0  # or Spark would do nothing but start
-REPLACED = {"named", "minter", "plain", "worker", "resetter", "archivist", "maintainer", "spender"}
+REPLACED = {"named", "minter", "plain", "service", "worker", "resetter", "archivist", "maintainer", "spender"}
 
 
 @dataclass

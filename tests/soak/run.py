@@ -44,13 +44,13 @@ GO_ON_S = 240.0  # for everybody to do something again when the faults are over
 CATCH_UP_S = 240.0
 STOP_S = 60.0
 QUERIES = ("copy", "follow", "latest", "bill")
-WRITERS = ("named", "plain", "minter", "resetter", "careful")
+WRITERS = ("named", "plain", "service", "minter", "resetter", "careful")
 
 
 def full_cast(world: World) -> list[Process]:
     roles = [
-        "named-1", "named-2", "plain-1", "minter-1", "spender-1", "reader-1", "worker-1", "worker-2", "resetter-1",
-        "resetter-2", "careful-1", "looker-1", "archivist-1", "maintainer-1", "maintainer-2",
+        "named-1", "named-2", "plain-1", "service-1", "minter-1", "spender-1", "reader-1", "worker-1", "worker-2",
+        "resetter-1", "resetter-2", "careful-1", "looker-1", "archivist-1", "maintainer-1", "maintainer-2",
     ]  # fmt: skip
     drivers = [
         Process(world, "driver-1", queries=("copy", "latest")),
@@ -61,10 +61,16 @@ def full_cast(world: World) -> list[Process]:
 
 def short_cast(world: World) -> list[Process]:
     roles = [
-        "named-1", "plain-1", "minter-1", "spender-1", "reader-1", "worker-1", "resetter-1", "careful-1", "looker-1",
-        "archivist-1", "maintainer-1", "maintainer-2",
+        "named-1", "plain-1", "service-1", "minter-1", "spender-1", "reader-1", "worker-1", "resetter-1", "careful-1",
+        "looker-1", "archivist-1", "maintainer-1", "maintainer-2",
     ]  # fmt: skip
     return [Process(world, "driver-1", queries=QUERIES), *(Process(world, n, n.partition("-")[0]) for n in roles)]
+
+
+def crowd(world: World, producers: int) -> list[Process]:
+    """So many fight for one head that most wait for their turn, or are committed by others."""
+    names = [("named" if number % 2 else "plain", f"{number + 100}") for number in range(producers)]
+    return [Process(world, f"{role}-{number}", role) for role, number in names]
 
 
 @dataclass
@@ -73,6 +79,7 @@ class Run:
     seed: int
     seconds: float
     short: bool
+    producers: int = 0  # more of them, all for one topic
     failures: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
 
@@ -100,7 +107,7 @@ class Run:
             world = World(str(self.folder), f"{zookeeper.address}/soak", str(disk.storage), self.seed)
             world.save()
             client = stack.enter_context(world.client())
-            cast = short_cast(world) if self.short else full_cast(world)
+            cast = [*(short_cast(world) if self.short else full_cast(world)), *crowd(world, self.producers)]
             for process in cast:
                 stack.callback(process.abandon)
             faults = Faults(world.chance("faults"), cast, zookeeper, disk, client, self.say)

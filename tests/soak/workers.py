@@ -142,6 +142,22 @@ class Plain(Role):
         return Row(f"{self.process}-{self.count}", None, f"k{self.chance.randrange(KEYS)}")
 
 
+class Service(Plain):
+    """Its producer stores by itself, and it only waits. What could not be stored for some seconds is given up, and the
+    history holds what the future said to that."""
+
+    pause_s = 0.1
+
+    def open(self, client: LedgerClient) -> None:
+        super().open(client)
+        self.producer = client.producer(ORDERS, linger_ms=5.0, delivery_timeout_s=8.0)
+
+    def step(self) -> None:
+        row = self._row()
+        with self.recorder.asking(Send(topic=ORDERS, rows=(row,))) as call:
+            call.ok(rows=(_placed(row, self.producer.send({"k": row.key, "v": row.value})),))
+
+
 def _placed(row: Row, receipt: Any) -> Row:
     return Row(row.value, receipt.result().position, row.key, row.deletes)
 
@@ -445,8 +461,8 @@ class Ears(logging.Handler):
 
 
 ROLES: dict[str, type[Role]] = {
-    "named": Named, "plain": Plain, "minter": Minter, "spender": Spender, "reader": Reader, "worker": Worker,
-    "resetter": Resetter, "careful": CarefulResetter, "looker": Looker, "archivist": Archivist,
+    "named": Named, "plain": Plain, "service": Service, "minter": Minter, "spender": Spender, "reader": Reader,
+    "worker": Worker, "resetter": Resetter, "careful": CarefulResetter, "looker": Looker, "archivist": Archivist,
     "maintainer": Maintainer,
 }  # fmt: skip
 

@@ -110,6 +110,12 @@ class Query:
         writer = self.plan()
         self.commit(writer, self.stage(writer, *rows))
 
+    def replay(self, *rows) -> None:
+        """The last batch again, after a restart."""
+        self.restart()
+        self.number -= 1
+        self.write(*rows)
+
     def _writer(self, process: OpenNamespace, *, commits: bool):
         with in_process(process, commits=commits):
             source = LedgerDataSource(self.options)
