@@ -40,6 +40,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.seed, self.trouble, self.rivals = seed, trouble, 0
         self.consumer: Consumer | None = None
         self.open: Transaction | None = None
+        self.held: list[Message] = []
         self.was_reset = False
         self.restart()
 
@@ -51,7 +52,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        if self.consumer is not None:
+        if hasattr(self, "process"):
             self.process._namespace.metadata.expire()  # as the server does when it hears no more of a process
         rate, self.seed = self.trouble, self.seed + 1
         self.faults = Faults(
@@ -67,9 +68,9 @@ class TransactionMachine(RuleBasedStateMachine):
                 if self.consumer is None:
                     self.consumer = self.process.consumer("in", "s")
                 received = [self.consumer.receive(0.0) for _ in range(count)]
-                messages = [message for message in received if message is not None]
-                if messages:
-                    self.open = self.made_of(self.consumer, messages)
+                self.held = [message for message in received if message is not None]
+                if self.held:
+                    self.open = self.made_of(self.consumer, self.held)
             if rival:
                 self.rival()
             if self.open is not None:
@@ -82,7 +83,7 @@ class TransactionMachine(RuleBasedStateMachine):
         except Conflict as conflict:
             self.open = None
             if conflict.code == "LEDGER_TOKEN_CONSUMED":
-                self.skip(messages)
+                self.skip(self.held)
         except TROUBLES:
             if self.open is not None and self.open._together is None:
                 self.open = None  # it was never tried
