@@ -83,7 +83,6 @@ class Acknowledging(Beside):
         assert self._after is not None
         consumer = self._consumer
         with consumer._lock:
-            if self._node.known().version == self._before.version:
-                self._node.changed(Versioned(self._after, self._before.version + 1))
+            self._node.replaced(self._before, self._after)
             if consumer._revision == self._after.revision:
                 consumer._note_acknowledged(self._ordinals)

@@ -99,6 +99,12 @@ class CursorNode:
     def changed(self, now: Versioned[Cursor]) -> None:
         self._seen, self._seen_at = now, self.log.clock.monotonic()
 
+    def replaced(self, before: Versioned[Cursor], after: Cursor) -> None:
+        """Takes note of a change that was part of another transaction. Asks nobody: it is done, and whoever did it must
+        not be told otherwise because the server is away now (I14)."""
+        if self._seen is not None and self._seen.version == before.version:
+            self.changed(Versioned(after, before.version + 1))
+
     def _newest_seen(self) -> Versioned[Cursor]:
         assert self._seen is not None
         return self._seen

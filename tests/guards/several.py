@@ -100,6 +100,14 @@ GUARDS = [
         tests=(f"{_TRANSACTION}test_an_outdated_message_refuses_all_and_changes_nothing_I6_I7",),
     ),
     Guard(
+        "transaction/done-is-done",
+        "cursors/acknowledging.py",
+        "            self._node.replaced(self._before, self._after)\n",
+        instead="            self._node.refresh()\n",
+        why="Who has done it is not told otherwise because the server has gone away since (I14).",
+        tests=(f"{_TRANSACTION}test_what_is_done_is_told_so_also_if_the_server_goes_away_right_after_I14",),
+    ),
+    Guard(
         "transaction/a-token-that-is-gone-refuses",
         "append/pooled_tokens.py",
         "            if present is not None:\n",

@@ -267,6 +267,29 @@ def test_consumers_that_share_acknowledge_in_a_transaction_too_I14(place, client
     assert place.numbers("out") == [first["n"]]
 
 
+def test_what_is_done_is_told_so_also_if_the_server_goes_away_right_after_I14(place, faults, client):
+    """The cursor's own change makes its watch fire, and whoever looked again now would find nobody."""
+    with client.consumer("in", "s") as consumer:
+        message = consumer.receive(1)
+        with client.transaction() as t:
+            t.append("out", {"n": 9})
+        t = client.transaction()
+        t.append("out", {"n": 10})
+        t.acknowledge(consumer, message)
+        transact = client._namespace.metadata.transact
+
+        def answered(ops):
+            transact(ops)
+            client._namespace.metadata.transact = transact
+            faults.next_read("unavailable", "unavailable")
+
+        client._namespace.metadata.transact = answered
+        t.commit()
+        faults.stop()
+        assert place.numbers("out") == [9, 10]
+        assert consumer.receive(1)["n"] == 1
+
+
 # -- input -----------------------------------------------------------------------------------------------------------
 
 

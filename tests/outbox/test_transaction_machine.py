@@ -41,6 +41,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.process: LedgerClient | None = None
         self.consumer: Consumer | None = None
         self.open: Transaction | None = None
+        self.held: list[Message] = []
         self.was_reset = False
         self.restart()
 
@@ -68,9 +69,9 @@ class TransactionMachine(RuleBasedStateMachine):
                 if self.consumer is None:
                     self.consumer = self.process.consumer("in", "s")
                 received = [self.consumer.receive(0.0) for _ in range(count)]
-                messages = [message for message in received if message is not None]
-                if messages:
-                    self.open = self.made_of(self.consumer, messages)
+                self.held = [message for message in received if message is not None]
+                if self.held:
+                    self.open = self.made_of(self.consumer, self.held)
             if rival:
                 self.rival()
             if self.open is not None:
@@ -83,7 +84,7 @@ class TransactionMachine(RuleBasedStateMachine):
         except Conflict as conflict:
             self.open = None
             if conflict.code == "LEDGER_TOKEN_CONSUMED":
-                self.skip(messages)
+                self.skip(self.held)
         except TROUBLES:
             if self.open is not None and self.open._together is None:
                 self.open = None  # it was never tried
