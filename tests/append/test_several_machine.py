@@ -138,4 +138,4 @@ class SeveralMachine(RuleBasedStateMachine):
 
 
 TestSeveralMachine = SeveralMachine.TestCase
-TestSeveralMachine.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)
+TestSeveralMachine.settings = settings(max_examples=examples(20), stateful_step_count=25, deadline=None)

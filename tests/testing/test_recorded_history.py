@@ -258,7 +258,7 @@ def test_what_processes_record_has_no_anomaly(tmp_path, first):
 
 
 def test_an_append_that_takes_unknown_for_not_done_is_found_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(protocol, "_look_for", lambda log, prepared, **_: lambda: False)
+    monkeypatch.setattr(protocol, "look_for", lambda log, prepared, **_: lambda: False)
     names = {name for seed in range(4) for name in check(played(tmp_path / str(seed), seed)).names}
     assert "duplicate" in names
 

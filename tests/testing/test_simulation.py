@@ -56,7 +56,7 @@ def wrong(scene: str, count: int = 12, first: int = 0) -> set[str]:
 
 
 def test_an_append_that_takes_unknown_for_not_done_is_found_out(monkeypatch):
-    monkeypatch.setattr(protocol, "_look_for", lambda log, prepared, **_: lambda: False)
+    monkeypatch.setattr(protocol, "look_for", lambda log, prepared, **_: lambda: False)
     assert wrong("the log", 40, first=121) & {"duplicate", "aborted read", "non-monotonic send"}
 
 
