@@ -93,7 +93,9 @@ def test_the_workflow_has_the_jobs_that_it_must_have():
 def test_soak_takes_its_time_and_its_faults_from_the_command_line():
     assert re.search(r"^SECONDS \?= 600$", MAKEFILE, re.M)
     assert re.search(r"^SEED \?=$", MAKEFILE, re.M)
-    assert recipe("soak") == ["$(PY) -m tests.soak --seconds $(SECONDS) --producers $(PRODUCERS) $(if $(SEED),--seed $(SEED))"]
+    assert recipe("soak") == [
+        "$(PY) -m tests.soak --seconds $(SECONDS) --producers $(PRODUCERS) $(if $(SEED),--seed $(SEED))"
+    ]
 
 
 @pytest.mark.parametrize("job", JOBS)
