@@ -41,7 +41,8 @@ class Companions:
     @classmethod
     def gather(cls, log: Log, view: View, producers: Producers, own: Draft, own_key: RequestKey | None) -> Companions:
         others = [key for key in log.queue.waiting() if key != own_key]
-        found = log.queue.requests(others[: log.limits.requests_at_once])
+        # The tokens of a batch may take nearly all the room that a transaction has: then it is committed by itself.
+        found = [] if own.verdict.token_ops else log.queue.requests(others[: log.limits.requests_at_once])
         self = cls(len(others))
         if found:
             judge = _Judge(log, view, producers, own, found)

@@ -11,6 +11,7 @@ import pytest
 from pyspark_ledger.append.admission import ADMIT_ALL, StagedBatch, TopicState
 from pyspark_ledger.append.append import append as append_batch
 from pyspark_ledger.append.append import resolve
+from pyspark_ledger.append.combining import Companions
 from pyspark_ledger.append.prepared import SideFiles, draft
 from pyspark_ledger.append.producer import Producer
 from pyspark_ledger.base.limits import Limits
@@ -120,6 +121,18 @@ def test_a_batch_that_was_staged_too_long_ago_is_left_to_its_writer_I12(world):
         log.change_head(lambda head, epoch=epoch: replace(head, gc_epoch=epoch), "gc")
     append_in_turn(log, 1)
     assert world.read() == [1]
+    assert log.queue.waiting() == [key]
+
+
+def test_a_batch_that_consumes_tokens_takes_nobody_along(world):
+    """Its transaction may be nearly as large as one can be, and must not be refused because of others."""
+    log = world.log()
+    key = wants(world.log(), 7)
+    view, producers = log.producers()
+    batch = StagedBatch(log.clock.new_id(), (stage(log, 1),), SCHEMA)
+    own = draft(log, view.head, batch, replace(ADMIT_ALL.judge(batch, None), token_ops=(object(),)), SideFiles(log))
+    companions = Companions.gather(log, view, producers, own, None)
+    assert (companions.waiting, companions.commits, companions.are_all) == (1, [], False)
     assert log.queue.waiting() == [key]
 
 
