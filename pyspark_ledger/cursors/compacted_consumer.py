@@ -103,11 +103,12 @@ class CompactedConsumer(Consumer):
                 ordinal = fields[6]
                 if ordinal is None:  # it was compacted before that was noted
                     ordinal = scan.records_before(self._log, view, fields[0])
-                yield Message(*fields[:6], ordinal, fields[7], self._epoch, self._revision)
+                yield Message(*fields[:6], ordinal, fields[7], self._epoch, self._revision, source=self._node.key)
 
     # -- acknowledging -------------------------------------------------------------------------------------
 
     def _acknowledge(self, message: Message, *, cumulative: bool) -> bool:
+        self._check_ours(message)
         with self._lock:
             self._follow()
             if message.revision != self._revision:
@@ -130,6 +131,7 @@ class CompactedConsumer(Consumer):
 
     def negative_acknowledge(self, message: Message) -> None:
         """Says that a record could not be handled: it comes again, as for a :class:`Consumer`."""
+        self._check_ours(message)
         with self._lock:
             self._follow()
             is_current = (message.revision, message.epoch) == (self._revision, self._epoch)

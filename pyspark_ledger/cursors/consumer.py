@@ -209,6 +209,7 @@ class Consumer(Receiver):
         return self._acknowledge(message, cumulative=True)
 
     def _acknowledge(self, message: Message, *, cumulative: bool) -> bool:
+        self._check_ours(message)
         with self._lock:
             self._follow()
             if message.revision != self._revision:
@@ -227,6 +228,7 @@ class Consumer(Receiver):
         """Says that a record could not be handled: it is delivered again, after a second at the earliest, and each time
         after twice as long, up to a minute (:meth:`LedgerClient.consumer` can set both). Others go on coming meanwhile.
         ``message.delivery_count`` tells when to give up. Raises what :meth:`receive` raises."""
+        self._check_ours(message)
         with self._lock:
             self._follow()
             # One of an earlier epoch or revision comes again in any case.

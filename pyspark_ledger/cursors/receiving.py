@@ -12,7 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from pyspark_ledger.base.clock import Deadline
@@ -29,6 +29,7 @@ from pyspark_ledger.log.lost import LostEntry
 from pyspark_ledger.log.reader import WAIT_S, Record
 from pyspark_ledger.log.rows import read_slice
 from pyspark_ledger.log.slices import LogSlice, joined
+from pyspark_ledger.metadata.port import CursorKey
 from pyspark_ledger.metadata.records import Cursor, Head
 from pyspark_ledger.metadata.transactions import RolledBack
 
@@ -50,12 +51,14 @@ class Message(Record):
         delivery_count: how often this consumer has delivered it, this time included, since it was made or the cursor
             was reset. With the types ``shared`` and ``key_shared``: how often any of those who share the subscription
             has delivered it, or may have, since the cursor was reset.
+        source: the subscription that it was delivered to.
     """
 
     ordinal: int
     epoch: int
     revision: int
     delivery_count: int = 1
+    source: CursorKey | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,11 +274,19 @@ class Receiver(ABC):
             for fields in rows.records():
                 ordinal = fields[6]
                 assert ordinal is not None  # only of compacted records it may not be known
-                yield Message(*fields[:6], ordinal, fields[7], read.epoch, read.revision)
+                yield Message(*fields[:6], ordinal, fields[7], read.epoch, read.revision, source=self._node.key)
 
     def _check_open(self) -> None:
         if self._closed:
             raise InvalidInput("this consumer is closed", "LEDGER_CLOSED")
+
+    def _check_ours(self, message: Message) -> None:
+        """Elsewhere the same number is another record, which nobody has handled."""
+        if message.source != self._node.key:
+            raise InvalidInput(
+                f"{self._node.what}: message {message.position} was delivered to another subscription, or by another "
+                "topic: give it to the consumer that has received it. Nothing was changed"
+            )
 
     def _check_history(self) -> None:
         """What it has received may be lost, and other records may be in their places by now."""

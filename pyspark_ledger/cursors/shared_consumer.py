@@ -327,6 +327,7 @@ class SharedConsumer(Receiver):
         Then it is delivered again. The same holds if one of these happens before the acknowledgement is written.
 
         Raises what :meth:`receive` raises, and what :meth:`flush` raises if it is time to write."""
+        self._check_ours(message)
         with self._lock:
             cursor = self._follow()
             if cursor is None or not self._is_current(message):
@@ -391,6 +392,7 @@ class SharedConsumer(Receiver):
         each time after twice as long, up to a minute (:meth:`LedgerClient.consumer` can set both). Others go on coming
         meanwhile; with ``key_shared`` none of the same key. ``message.delivery_count`` tells when to give up. Raises
         what :meth:`receive` raises."""
+        self._check_ours(message)
         with self._lock:
             if self._follow() is not None and self._is_current(message) and message.ordinal in self._hand:
                 self._refuse(message.ordinal)
