@@ -33,7 +33,7 @@ from pyspark_ledger.errors import CorruptData, InvalidInput, LedgerError, Outcom
 from pyspark_ledger.log import seal
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.queue import Answer
-from pyspark_ledger.metadata.port import Op
+from pyspark_ledger.metadata.port import Op, RequestKey
 from pyspark_ledger.metadata.records import Commit
 from pyspark_ledger.metadata.transactions import Look, RolledBack
 
@@ -105,18 +105,32 @@ class _Append:
     def _commit_or_queue(self, view: View, producers: Producers, own: Draft) -> AppendResult | None:
         queue = self._log.queue
         if self._turn is not None and self._turn.is_queued:
-            companions = Companions.gather(self._log, view, producers, own, self._turn.key)
-            return self._commit_for_all(own, view, companions)
+            companions = self._companions(view, producers, own, self._turn.key)
+            return None if companions is None else self._commit_for_all(own, view, companions)
         if self._lost_races < self._log.limits.races and not queue.busy:
             free = queue.check()
             if free is not None:
                 return self._send(prepared(self._log, view, own, also=lambda _: [free]))
             if queue.leads:
-                companions = Companions.gather(self._log, view, producers, own, None)
+                companions = self._companions(view, producers, own, None)
+                if companions is None:
+                    return None
                 if companions.are_all:  # nobody is overtaken
                     return self._commit_for_all(own, view, companions)
         self._queue(view, own)
         return None
+
+    def _companions(self, view: View, producers: Producers, own: Draft, key: RequestKey | None) -> Companions | None:
+        """Who can be taken along. None: the log in memory was so old that gc has deleted a file which it names, and it
+        was read again."""
+        try:
+            return Companions.gather(self._log, view, producers, own, key)
+        except CorruptData:
+            if self._looked_again:
+                raise
+            self._log.refresh(sync=True)
+            self._looked_again = True
+            return None
 
     def _nothing_added(self, view: View, verdict: Verdict) -> AppendResult:
         """The log has all of the batch."""

@@ -17,6 +17,8 @@ from pyspark_ledger.log.queue import Answer, Waiting
 from pyspark_ledger.metadata.port import Delete, Op, RequestKey
 from pyspark_ledger.metadata.records import Commit, Request
 
+_LONG_NAME = 500  # of a hundred producers with longer ones, what one transaction can have might not be enough
+
 
 @dataclass
 class Companions:
@@ -93,6 +95,7 @@ class _Judge:
             and request.since >= self._since
             and request.moves == head.moves
             and commit.schema_id == head.schema_id
+            and len(commit.producer) <= _LONG_NAME
             and all(head.gc_epoch - 1 <= entry.file.epoch <= head.gc_epoch for entry in commit.entries)
         )
 

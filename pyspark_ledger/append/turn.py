@@ -24,6 +24,8 @@ from pyspark_ledger.metadata.records import Commit, Request
 
 logger = logging.getLogger(__name__)
 
+_CALLS = 20  # that a turn takes, with a margin
+
 
 @dataclass(frozen=True, slots=True)
 class Queued:
@@ -79,12 +81,13 @@ class Turn:
                 if (answer := queue.answer(self._id)) is not None:
                     queue.was_answered_after(self.waited_s)
                     return answer
+            began = self._log.clock.monotonic()
             waiting = queue.waiting()
             if self._key not in waiting:
                 return self._found()
             if waiting[0] == self._key:
                 return None
-            self._remove_if_still(waiting[0])
+            self._remove_if_still(waiting[0], self._log.clock.monotonic() - began)
             patience_s = min(2 * patience_s + 0.02, self._log.limits.patience_s)
 
     def _found(self) -> Answer | Commit | None:
@@ -97,10 +100,12 @@ class Turn:
         self.is_queued = False
         return commit_with(self._log, self._id, self._since)
 
-    def _remove_if_still(self, first: RequestKey) -> None:
-        """Removes the request of a writer that does not take its turn. If it lives, it queues again."""
+    def _remove_if_still(self, first: RequestKey, call_s: float) -> None:
+        """Removes the request of a writer that does not take its turn. If it lives, it queues again. A turn takes some
+        calls: where they are slow (``call_s``) it has more time, or nobody could ever end its turn."""
         if self._first is None or self._first[0] != first:
-            self._first = first, Deadline(self._log.clock, self._log.limits.turn_s)
+            limits, session_s = self._log.limits, self._log.metadata.session_timeout_s
+            self._first = first, Deadline(self._log.clock, max(limits.turn_s, min(_CALLS * call_s, session_s)))
         elif self._first[1].passed:
             logger.warning("topic '%s': a writer does not take its turn, and is passed over", self._log.topic.name)
             with contextlib.suppress(TransactionLost, OutcomeUnknown):  # the next look shows who is first now

@@ -248,6 +248,8 @@ class Log:
             self.view()
         if self._epoch_seen is None or self.clock.monotonic() - self._epoch_seen[1] > max_age_s:
             found = self.metadata.read(HeadKey(self.topic.uuid))
+            if found is not None:
+                self.queue.saw_next(found.record.next_commit)
             self.saw_epoch(self.refresh(sync=True).head.gc_epoch if found is None else found.record.gc_epoch)
         assert self._epoch_seen is not None
         return self._epoch_seen[0]

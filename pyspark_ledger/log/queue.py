@@ -135,6 +135,11 @@ class WriteQueue:
         self._log.metadata.sync()
         return self._log.metadata.read(key) is not None
 
+    def saw_next(self, number: int) -> None:
+        """The next commit has at least this number: whoever has been idle for long need not look for its commit among
+        all that others have made meanwhile, nor in what retention has given up."""
+        self._next_number = max(self._next_number, number)
+
     def next_number(self, seen: int) -> int:
         """The number that the next commit has at least, if ``seen`` is what the head in memory says."""
         return max(seen, self._next_number)
@@ -171,7 +176,7 @@ class WriteQueue:
         found = self._log.metadata.read(self._answers_key, self._answered.set)
         answer = None if found is None else _find(found.record.packed, id)
         if found is not None and answer is not None:
-            self._next_number = max(self._next_number, answer.number + 1)
+            self.saw_next(answer.number + 1)
             self._log.saw_epoch(found.record.gc_epoch)
         return answer
 

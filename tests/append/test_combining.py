@@ -17,7 +17,7 @@ from pyspark_ledger.append.producer import Producer
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import InvalidInput, OutcomeUnknown
-from pyspark_ledger.lifecycle import termination
+from pyspark_ledger.lifecycle import gc, termination
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.metadata.port import Create, RequestKey
@@ -312,3 +312,54 @@ def test_a_batch_of_a_query_waits_too_and_is_committed_by_itself_I5(world):
     assert append(log, 2, batch_id=BatchId(1, "q"), producer="spark").duplicate
     assert world.read() == [1, 2]
     assert log.queue.waiting() == []
+
+
+def test_a_writer_that_was_idle_looks_for_its_commit_among_the_newest_only_I14(world, monkeypatch):
+    """What others have committed meanwhile may be much, and retention may have given it up."""
+    idle, other = world.log(), world.log()
+    append_in_turn(idle, 0)
+    for number in range(1, 6):
+        append(other, number)
+    idle.queue.was_answered_after(0.01)  # others committed for it when it last appended
+    world.clock.sleep(10.0)
+    since, join = [], idle.queue.join
+    monkeypatch.setattr(idle.queue, "join", lambda key, request: (since.append(request.since), join(key, request))[1])
+    Producer(idle).send({"n": 6}).result()
+    assert since == [6]
+    assert world.read() == list(range(7))
+
+
+def test_producers_with_long_names_do_not_make_the_transaction_of_another_too_large_I17(world):
+    log, other = world.log(), world.log()
+    for number in range(20):
+        wants(other, number, commit={"producer": str(number) * 60_000})
+    append_in_turn(log, 100)
+    assert world.read() == [100]
+    assert len(other.queue.waiting()) == 20  # each has its turn
+
+
+def test_who_led_and_was_idle_for_days_reads_the_log_again_before_it_leads_on_I16(tmp_path):
+    """gc has deleted files of the index that the log in its memory names."""
+    world = World(tmp_path, Limits(commits_per_ledger=4, index_fanout=3, gc_grace_ms=0), SeededClock())
+    log, keeper = world.log(), world.log()
+    for number in range(5):
+        append(keeper, number)
+    wants(world.log(), 5)
+    append_in_turn(log, 6)
+    assert log.queue.leads
+    for number in range(7, 27):
+        append(keeper, number)
+        gc.collect(keeper)
+    wants(world.log(), 100, since=0)
+    append(log, 27)
+    assert world.read()[-1] == 27
+
+
+def test_where_calls_are_slow_a_writer_has_more_time_to_take_its_turn_I17(world):
+    log, other = world.log(), world.log()
+    append(log, 1)
+    wants(other, 7, at=0, alone=True)
+    log.metadata._on_call = lambda: world.clock.sleep(0.4)
+    before = world.clock.monotonic()
+    append(log, 2)
+    assert world.clock.monotonic() - before >= 20 * 0.4 > 3 * log.limits.turn_s
