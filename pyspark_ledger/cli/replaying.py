@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from pyspark_ledger.append.prepared import check_not_terminated
 from pyspark_ledger.append.record_check import RecordCheck
 from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.cli.jsonlines import Decoder
@@ -86,7 +87,9 @@ class Targets:
         if name == self._source:
             raise InvalidInput(f"'{name}' is the topic of these letters: they cannot go there")
         log = self._namespace.log(name)
-        schema = log.schema(log.view().head.schema_id)
+        head = log.view().head
+        check_not_terminated(head)
+        schema = log.schema(head.schema_id)
         return Decoder(schema), RecordCheck(schema, name)
 
 

@@ -109,6 +109,17 @@ def test_letters_that_fit_nowhere_are_left_and_told_and_go_with_a_later_replay(c
     assert orders(client, "mended") == [9, None, 12, 13]
 
 
+def test_letters_for_a_terminated_topic_are_left_and_the_others_come_back_I16(client):
+    client.create_topic("others", ORDERS)
+    add_letters(client, {"record": '{"id": 9}', "topic": "others"})
+    client.terminate("orders")
+    assert answer(client, "replay", "dead", "--dry-run", status=1)["replayed"] == {"others": 1}
+    done = answer(client, "replay", "dead", "--yes", status=1)
+    assert done["replayed"] == {"others": 1}
+    assert ["LEDGER_TOPIC_TERMINATED" in row["why"] for row in done["left"]] == [True] * 3
+    assert orders(client, "others") == [9]
+
+
 @pytest.mark.parametrize("applied", [False, True])
 def test_a_replay_that_is_killed_and_run_again_brings_each_letter_back_once_I1_I14(client, monkeypatch, applied):
     """Before or after the transaction of the second page."""
