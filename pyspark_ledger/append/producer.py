@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
@@ -17,12 +16,13 @@ from pyspark_ledger.append.receipt import Receipt, Sent
 from pyspark_ledger.append.record_check import RecordCheck
 from pyspark_ledger.append.sender import Sender
 from pyspark_ledger.append.waiting import known_duplicate
+from pyspark_ledger.dedup.sequences import checked_id
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.log.log import Log
 
 __all__ = ["Background", "Producer", "Receipt", "Sent"]
 
-_LOWEST_ID, _HIGHEST_ID = -(1 << 63), (1 << 63) - 1
+_LOOK_S = 1.0  # how often a record that does not fit makes it look for new columns, at most
 
 
 class Producer:
@@ -72,8 +72,10 @@ class Producer:
         mint_tokens: bool = False,
         background: Background | None = None,
     ) -> None:
-        if name is not None and not name.strip():
-            raise InvalidInput("the producer's name is empty", "LEDGER_INVALID_NAME")
+        if name is not None and not (isinstance(name, str) and name.strip()):
+            raise InvalidInput(
+                f"the producer's name is {name!r}, and must be a text that is not empty", "LEDGER_INVALID_NAME"
+            )
         if background is not None:  # one try is not to take longer than all of them together may
             deadline_s = min(log.limits.append_deadline_s, background.delivery_timeout_s)
             log.limits = replace(log.limits, append_deadline_s=deadline_s)
@@ -82,10 +84,11 @@ class Producer:
         self._sender = Sender(log, self._name, compression, mint_tokens)
         self._delivery = Delivery(self._sender, log.clock, background, log.topic.name, self._name)
         self._numbered = name is not None or initial_sequence_id is not None
+        self._looked_at = float("-inf")  # when the topic's columns were last read because a record did not fit
         self._explicit: bool | None = None  # whether the application brings ids: decided by the first record
         if self._numbered:
             self._delivery.persisted = self._sender.recover()
-        self._pushed = self._start_at(_checked_id(initial_sequence_id))  # the last id that was sent
+        self._pushed = self._start_at(checked_id(initial_sequence_id))  # the last id that was sent
 
     def _start_at(self, initial: int | None) -> int | None:
         persisted = self.last_sequence_id
@@ -129,8 +132,8 @@ class Producer:
         and without ``linger_ms`` what :meth:`flush` raises, if it is time for one."""
         delivery = self._delivery
         delivery.check_usable()
-        taken, size = (delivery.check or self._first_check()).take(record)
-        sequence_id = _checked_id(sequence_id)
+        taken, size = self._fitting(record)
+        sequence_id = checked_id(sequence_id)
         if self._explicit is not (sequence_id is not None):
             self._check_mode(sequence_id)
         receipt = self._take(taken, size, sequence_id)
@@ -140,6 +143,18 @@ class Producer:
                 delivery.make_room(size, patience)
                 receipt = self._take(taken, size, sequence_id)
         return receipt
+
+    def _fitting(self, record: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+        """A copy of the record, and its size. What is known of the columns may be old, if others have added some: so a
+        refusal counts after a second look, which is not made for every bad record."""
+        try:
+            return (self._delivery.check or self._checked_by(newest=False)).take(record)
+        except InvalidInput as refusal:
+            now = self._log.clock.monotonic()
+            if refusal.code != "LEDGER_SCHEMA_MISMATCH" or now - self._looked_at < _LOOK_S:
+                raise
+            self._looked_at = now
+        return self._checked_by(newest=True).take(record)
 
     def _take(self, record: dict[str, Any], size: int, sequence_id: int | None) -> Receipt | None:
         """None: there is no room."""
@@ -156,8 +171,10 @@ class Producer:
             self._pushed = sequence_id
             return receipt
 
-    def _first_check(self) -> RecordCheck:
+    def _checked_by(self, *, newest: bool) -> RecordCheck:
         with self._delivery.hold:
+            if newest:
+                self._log.refresh(sync=True)
             self._delivery.check = self._sender.record_check(self._delivery.check)
             return self._delivery.check
 
@@ -279,15 +296,3 @@ class Producer:
             self.close()
         else:
             self._delivery.abandon()
-
-
-def _checked_id(sequence_id: int | None) -> int | None:
-    if sequence_id is None or (type(sequence_id) is int and _LOWEST_ID <= sequence_id <= _HIGHEST_ID):
-        return sequence_id
-    try:
-        number = operator.index(sequence_id)
-    except TypeError:
-        number = None
-    if number is None or isinstance(sequence_id, bool) or not _LOWEST_ID <= number <= _HIGHEST_ID:
-        raise InvalidInput(f"the sequence id {sequence_id!r} is not a 64-bit integer", "LEDGER_INVALID_VALUE")
-    return number

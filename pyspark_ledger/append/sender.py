@@ -54,7 +54,11 @@ class Sender:
         return RecordCheck(schema, self._log.topic.name)
 
     def conform(self, batch: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
-        target = self._target(batch.schema)
+        try:
+            target = self._target(batch.schema)
+        except InvalidInput:  # perhaps others have added columns
+            self._log.refresh(sync=True)
+            target = self._target(batch.schema)
         batches = [batch] if isinstance(batch, pa.RecordBatch) else batch.to_batches()
         return [schemas.conform(each, target) for each in batches]
 

@@ -3,10 +3,28 @@ an index into plain arrays that Arrow reads in place."""
 
 from __future__ import annotations
 
+import operator
 from array import array
 from collections.abc import Iterator
 
 import pyarrow as pa
+
+from pyspark_ledger.errors import InvalidInput
+
+_LOWEST_ID, _HIGHEST_ID = -(1 << 63), (1 << 63) - 1
+
+
+def checked_id(sequence_id: int | None) -> int | None:
+    """A sequence id that somebody has given: InvalidInput if it is no 64-bit integer."""
+    if sequence_id is None or (type(sequence_id) is int and _LOWEST_ID <= sequence_id <= _HIGHEST_ID):
+        return sequence_id
+    try:
+        number = operator.index(sequence_id)
+    except TypeError:
+        number = None
+    if number is None or isinstance(sequence_id, bool) or not _LOWEST_ID <= number <= _HIGHEST_ID:
+        raise InvalidInput(f"the sequence id {sequence_id!r} is not a 64-bit integer", "LEDGER_INVALID_VALUE")
+    return number
 
 
 class Sequences:

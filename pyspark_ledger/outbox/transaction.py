@@ -21,6 +21,7 @@ from pyspark_ledger.base.position import Position
 from pyspark_ledger.cursors.acknowledging import Acknowledging
 from pyspark_ledger.cursors.receiving import Message, Receiver
 from pyspark_ledger.dedup.batch_ids import BatchId
+from pyspark_ledger.dedup.sequences import checked_id
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import stage_entry
@@ -72,8 +73,10 @@ class Transaction:
     ) -> None:
         if (producer is None) != (sequence_id is None) or producer == "":
             raise InvalidInput("give both producer and sequence_id, or neither: an id counts within one producer")
+        if producer is not None and not (isinstance(producer, str) and producer.strip()):
+            raise InvalidInput(f"the producer's name is {producer!r}, and must be a text", "LEDGER_INVALID_NAME")
         self._namespace, self._mints = namespace, mint_tokens
-        self._producer, self._sequence_id = producer or "", sequence_id
+        self._producer, self._sequence_id = producer or "", checked_id(sequence_id)
         self._duplicate = False
         self._rows: dict[str, _Rows] = {}
         self._messages: dict[int, tuple[Receiver, list[Message]]] = {}
@@ -90,10 +93,24 @@ class Transaction:
         Raises InvalidInput if a record does not fit the topic, NotFound if there is no such topic; then nothing of this
         call was added."""
         self._check_may_add()
-        batches = _as_arrow(self._log(topic), rows)
+        check_number(len(self._rows.keys() | {topic}), self._namespace.limits)
+        batches = self._fitting(topic, rows)
         if batches:
             self._rows.setdefault(topic, _Rows(self._log(topic))).batches += batches
-        check_number(len(self._rows), self._namespace.limits)
+
+    def _fitting(self, topic: str, rows: Rows) -> list[pa.RecordBatch]:
+        """In the topic's schema. What is known of the topic here may be old: it may have got columns since, or be
+        another topic of the same name. So a refusal counts after a second look only."""
+        given = rows if isinstance(rows, Mapping | pa.RecordBatch | pa.Table) else _listed(rows, topic)
+        try:
+            return _as_arrow(self._log(topic), given)
+        except InvalidInput:
+            if topic in self._rows:
+                self._log(topic).refresh(sync=True)
+            else:
+                self._namespace.metadata.sync()
+                _kept_logs(self._namespace).pop(topic, None)
+            return _as_arrow(self._log(topic), given)
 
     def acknowledge(self, consumer: Receiver, messages: Message | Iterable[Message]) -> None:
         """Acknowledges messages that this consumer, of any type, has delivered. If one of them is outdated by the time
@@ -106,6 +123,12 @@ class Transaction:
         for each in given:
             if not isinstance(each, Message):
                 raise InvalidInput(f"{each!r} is no message of a consumer")
+            consumer._check_ours(each)
+        for other, _ in self._messages.values():
+            if other is not consumer and other._node.key == consumer._node.key:
+                raise InvalidInput(
+                    f"{consumer._node.what}: two of its consumers in one transaction. Make one for each of them"
+                )
         self._messages.setdefault(id(consumer), (consumer, []))[1].extend(given)
 
     def consume(self, tokens: Tokens, ids: Sequence[str] | Sequence[int]) -> None:
@@ -193,7 +216,7 @@ class Transaction:
         return [BatchClaim(here.metadata, here.limits, here.clock, key, self._producer, id, records)]
 
     def _part(self, rows: _Rows) -> Part:
-        log, schema = rows.log, rows.batches[0].schema
+        log, schema = rows.log, max((batch.schema for batch in rows.batches), key=len)
         epoch = log.gc_epoch(FRESH_S)
         folders.prepare(log)
         batches = [schemas.project(batch, schema) for batch in rows.batches]  # the topic may have got columns meanwhile
@@ -239,6 +262,16 @@ _logs: WeakKeyDictionary[OpenNamespace, _Logs] = WeakKeyDictionary()
 
 def _kept_logs(namespace: OpenNamespace) -> dict[str, Log]:
     return _logs.setdefault(namespace, _Logs()).by_name
+
+
+def _listed(rows: object, topic: str) -> list[Mapping[str, Any]]:
+    if not isinstance(rows, Iterable) or isinstance(rows, str | bytes):
+        raise InvalidInput(
+            f"for topic '{topic}' give a record (column -> value), several of them, or Arrow data: {rows!r} is none of "
+            "these",
+            "LEDGER_INVALID_VALUE",
+        )
+    return list(rows)
 
 
 def _as_arrow(log: Log, rows: Rows) -> list[pa.RecordBatch]:

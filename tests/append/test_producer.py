@@ -13,7 +13,7 @@ from pyspark_ledger.log import policies
 from pyspark_ledger.log.reader import Reader
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Faults
-from tests.support.worlds import SCHEMA, World, append
+from tests.support.worlds import SCHEMA, World, append, widen
 
 
 @pytest.fixture
@@ -244,3 +244,19 @@ def test_the_column_for_ids_is_in_the_files_and_in_no_schema(world):
     assert log.schema(log.view().head.schema_id).names == SCHEMA.names
     with pytest.raises(InvalidInput, match=r"'ledger\.sequence' is reserved"):
         Producer(world.log()).send_batch(pa.table({"n": [1], "ledger.sequence": [1]}))
+
+
+def test_columns_that_others_have_added_are_taken_and_unknown_ones_still_refused_I14(world):
+    producer = Producer(world.log())
+    producer.send({"n": 1}).result()
+    widen(world.log(), "extra")
+    with pytest.raises(InvalidInput, match="has no column 'extar'"):
+        producer.send({"n": 2, "extar": "x"})
+    producer.send({"n": 2, "extra": "x"}).result()
+    widen(world.log(), "more")
+    producer.send_batch(pa.table({"n": [3], "more": ["y"]}))
+    assert [record.value for record in Reader(world.log(), "earliest", "latest")] == [
+        {"n": 1, "extra": None, "more": None},
+        {"n": 2, "extra": "x", "more": None},
+        {"n": 3, "extra": None, "more": "y"},
+    ]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
+from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.client import LedgerClient, client_of
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import RevisionController
@@ -13,7 +16,7 @@ from pyspark_ledger.lifecycle import gc
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Faults, MemoryMetadata, MemoryServer
-from tests.support.worlds import EAGER, SCHEMA
+from tests.support.worlds import EAGER, SCHEMA, widen
 
 
 class Place:
@@ -27,9 +30,9 @@ class Place:
             for number in range(5):
                 producer.send({"n": number})
 
-    def client(self, faults: Faults | None = None) -> LedgerClient:
+    def client(self, faults: Faults | None = None, limits: Limits = EAGER) -> LedgerClient:
         metadata = MemoryMetadata(self.server, faults, self.clock)
-        return client_of(OpenNamespace(metadata, str(self.folder), limits=EAGER, clock=self.clock))
+        return client_of(OpenNamespace(metadata, str(self.folder), limits=limits, clock=self.clock))
 
     def numbers(self, topic: str) -> list[int]:
         return [record["n"] for record in self.client().reader(topic, end="latest")]
@@ -391,3 +394,82 @@ def test_a_number_needs_a_name(client):
     for wrong in ({"producer": "p"}, {"sequence_id": 1}, {"producer": "", "sequence_id": 1}):
         with pytest.raises(InvalidInput, match="both producer and sequence_id"):
             client.transaction(**wrong)
+
+
+def test_a_message_of_another_subscription_is_refused_and_nothing_is_acknowledged_I14(client):
+    """Elsewhere the same number is another record, which nobody has handled."""
+    with client.producer("audit") as producer:
+        producer.send({"n": 7})
+    for kind in ("exclusive", "shared"):
+        with client.consumer("in", kind, kind) as one, client.consumer("audit", kind, kind) as other:
+            message, foreign = one.receive(1), other.receive(1)
+            with client.transaction() as t:
+                t.append("out", {"n": 1})
+                with pytest.raises(InvalidInput, match="another subscription"):
+                    t.acknowledge(one, foreign)
+                t.acknowledge(one, message)
+            with pytest.raises(InvalidInput, match="another subscription"):
+                one.acknowledge(foreign)
+            with pytest.raises(InvalidInput, match="another subscription"):
+                one.negative_acknowledge(foreign)
+        assert client.cursor("audit", kind).stats().backlog_records == 1
+
+
+def test_two_consumers_of_one_subscription_are_refused_at_once(client):
+    with client.consumer("in", "s", "shared", prefetch=1) as one, client.consumer("in", "s", "shared") as other:
+        t = client.transaction()
+        t.acknowledge(one, one.receive(1))
+        with pytest.raises(InvalidInput, match="two of its consumers"):
+            t.acknowledge(other, other.receive(1))
+        t.commit()
+    assert client.cursor("in", "s").stats().backlog_records == 4
+
+
+@pytest.mark.parametrize(
+    ("producer", "sequence_id", "code"),
+    [(" ", 1, "LEDGER_INVALID_NAME"), (7, 1, "LEDGER_INVALID_NAME"), ("p", "1", "LEDGER_INVALID_VALUE"),
+     ("p", True, "LEDGER_INVALID_VALUE"), ("p", 1.5, "LEDGER_INVALID_VALUE"), ("p", 1 << 63, "LEDGER_INVALID_VALUE")],
+)  # fmt: skip
+def test_a_producer_or_an_id_that_is_none_is_refused_before_anything_is_done(client, producer, sequence_id, code):
+    with pytest.raises(InvalidInput) as refused:
+        client.transaction(producer=producer, sequence_id=sequence_id)
+    assert refused.value.code == code
+
+
+def test_a_topic_too_many_is_left_out_and_the_others_are_committed(place):
+    t = place.client(limits=replace(EAGER, topics_together=2)).transaction()
+    t.append("out", {"n": 1})
+    t.append("audit", {"n": 2})
+    with pytest.raises(InvalidInput, match="LEDGER_TOO_MANY_TOPICS"):
+        t.append("in", {"n": 3})
+    t.append("out", {"n": 4})
+    assert set(t.commit()) == {"out", "audit"}
+
+
+@pytest.mark.parametrize("rows", [None, 7, "n", b"n", [1]])
+def test_what_are_no_records_is_refused(client, rows):
+    with pytest.raises(InvalidInput, match="LEDGER_INVALID_VALUE"):
+        client.transaction().append("out", rows)
+
+
+def test_columns_that_others_have_added_are_taken_I14(place, client):
+    with client.transaction() as t:
+        t.append("out", {"n": 1})
+    widen(place.client()._namespace.log("out"), "extra")
+    with client.transaction() as t:
+        t.append("out", {"n": 2})
+        t.append("out", {"n": 3, "extra": "x"})
+        t.append("out", pa.table({"n": [4], "extra": ["y"]}))
+    found = [record["extra"] for record in place.client().reader("out", t.positions["out"], "latest")]
+    assert found == [None, "x", "y"]
+
+
+def test_a_topic_that_was_made_again_with_other_columns_takes_records_I16(place, client):
+    with client.transaction() as t:
+        t.append("out", {"n": 1})
+    other = place.client()
+    other.delete_topic("out")
+    other.create_topic("out", pa.schema([("text", pa.string())]))
+    with client.transaction() as t:
+        t.append("out", {"text": "x"})
+    assert [record["text"] for record in other.reader("out", end="latest")] == ["x"]

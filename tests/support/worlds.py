@@ -87,6 +87,12 @@ def append(log: Log, *numbers: int, batch_id: BatchId | None = None, **batch: An
             log.refresh(sync=True)
 
 
+def widen(log: Log, column: str) -> None:
+    """The topic gets one more column, of texts: by a commit without records."""
+    wider = log.schema(log.refresh(sync=True).head.schema_id).append(pa.field(column, pa.string()))
+    protocol.append(log, StagedBatch(log.clock.new_id(), (), wider, merge_schema=True))
+
+
 def forget(log: Log, producer: str) -> None:
     """Lets a producer's name go."""
     protocol.append(log, StagedBatch(log.clock.new_id(), producer=producer, admission=ForgetProducer()))
