@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 from pyspark_ledger.errors import InvalidInput
@@ -33,3 +34,7 @@ class Background:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
                 raise InvalidInput(f"{name} is {value!r}, and must be a number that is at least {least}")
+        for name, way_on in (("linger_ms", "no background"), ("send_timeout_s", "no end")):
+            value = getattr(self, name)
+            if value is not None and value > threading.TIMEOUT_MAX:  # no thread can wait for so long
+                raise InvalidInput(f"{name} is {value!r}, which is too long: None means {way_on}")

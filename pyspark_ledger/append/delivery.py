@@ -52,6 +52,7 @@ class Delivery:
         self.waiting = self._nothing_waiting()
         self._stopped: LedgerError | None = None  # nothing is taken until somebody has taken notice
         self._given_up: LedgerError | None = None  # what the next flush has to say
+        self._untold = 0  # records that were given up when it stopped, and of which nobody has heard yet
         self._refuses = self._is_closed = self._is_forked = False
         self._room = threading.Condition(self.lock)
         self._flusher = Flusher(f"ledger-producer-{name}", self.lock, self._due_in, self._work)
@@ -72,6 +73,7 @@ class Delivery:
 
     def _check_not_stopped(self) -> None:
         if self._stopped is not None:
+            self._untold = 0
             raise copy(self._stopped)
 
     def check_not_forked(self) -> None:
@@ -173,6 +175,7 @@ class Delivery:
                 if mine and last.outcome is None:  # else somebody else is about to store it, or has done so
                     self._store_first()
         if isinstance(last.outcome, Exception):
+            self._untold = 0
             raise copy(last.outcome)
         return last.outcome
 
@@ -217,6 +220,7 @@ class Delivery:
         except Exception as error:
             if self._background is not None and not may_pass(error):
                 self._stop(error)
+                self._untold = 0  # whoever has called this hears of it
             elif isinstance(error, Fenced):
                 self._stopped = copy(error)
             raise
@@ -342,8 +346,10 @@ class Delivery:
             logger.warning(
                 "producer=%s topic=%s: %d records given up: %s", self._name, self._topic, self.waiting.records, ours
             )
-            self._stopped = ours
-            self.hold.told += self._give_up(list(self.waiting), ours)
+            self._stopped, records = ours, self.waiting.records
+            told = self._give_up(list(self.waiting), ours)
+            self._untold += records - len(told)
+            self.hold.told += told
 
     def discard(self) -> None:
         """With the hold and the lock."""
@@ -354,12 +360,15 @@ class Delivery:
             InvalidInput(f"{gone} known whether it is in the log: it may be there", "LEDGER_DISCARDED"),
         )
         self._stopped = self._given_up = None
+        self._untold = 0
 
     # -- the end --------------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float | None) -> None:
         if self._is_closed:
             return
+        if timeout_s is not None and not 0 <= timeout_s <= threading.TIMEOUT_MAX:
+            raise InvalidInput(f"timeout is {timeout_s!r}, and must be a number of seconds, or None to try once")
         self.check_not_forked()
         self._check_not_stopped()
         self._refuses = True
@@ -412,10 +421,12 @@ class Delivery:
         if self._background is not None and not self._is_closed:
             with suppress(RuntimeError):  # no thread can be started any more
                 self._drain(deadline.remaining)
-        if len(self.waiting):
+        lost_records = self.waiting.records + self._untold
+        if lost_records:
+            why = "" if self._stopped is None else f" ({self._stopped.message})"
             lost = (
-                f"the process ends, and {self.waiting.records:,} records are lost that were sent to topic "
-                f"'{self._topic}' and not stored: flush or close producers before that"
+                f"the process ends, and {lost_records:,} records are lost that were sent to topic '{self._topic}' and "
+                f"not stored{why}: flush or close producers before that"
             )
             logger.warning("producer=%s: %s", self._name, lost)
             warnings.warn(lost, RuntimeWarning, stacklevel=2)  # also seen where nobody has set up a log

@@ -179,12 +179,22 @@ def test_a_record_that_is_larger_than_all_that_may_wait_is_taken_alone(world):
 @pytest.mark.parametrize(
     "wrong",
     [{"linger_ms": -1}, {"max_waiting_records": 0}, {"max_waiting_bytes": None}, {"send_timeout_s": "1"},
-     {"delivery_timeout_s": float("nan")}],
+     {"delivery_timeout_s": float("nan")}, {"linger_ms": float("inf")}, {"send_timeout_s": float("inf")}],
     ids=lambda wrong: next(iter(wrong)),
 )  # fmt: skip
 def test_numbers_that_cannot_be_are_refused_by_name(wrong):
     with pytest.raises(InvalidInput, match=next(iter(wrong))):
         Background(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf")])
+def test_a_timeout_that_cannot_be_is_refused_and_the_producer_goes_on(world, wrong):
+    with Producer(world.log(), background=SOON) as producer:
+        producer.send({"n": 1})
+        with pytest.raises(InvalidInput, match="timeout is"):
+            producer.close(wrong)
+        producer.send({"n": 2})
+    assert numbers(world) == [1, 2]
 
 
 # -- failures that pass --------------------------------------------------------------------------------------------

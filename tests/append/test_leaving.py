@@ -87,6 +87,28 @@ def test_a_process_that_ends_says_how_many_records_are_lost_and_does_not_hang_I1
     assert "the process ends, and 3 records are lost" in done.stderr
 
 
+def test_a_process_that_ends_says_how_many_were_given_up_if_nobody_has_heard_of_it_I14(tmp_path):
+    done = run(
+        tmp_path,
+        """
+        from pyspark_ledger.lifecycle import termination
+        unheard, heard = Process(world, None, NEVER_BY_ITSELF), Process(world, None, NEVER_BY_ITSELF)
+        for number in range(3):
+            unheard.producer.send({"n": number})
+        heard.producer.send({"n": 3})
+        termination.terminate(world.log())
+        try:
+            heard.producer.flush()
+            heard.producer.send({"n": 4})
+        except LedgerError as error:
+            print(error.code)
+        """,
+    )
+    assert done.stdout == "LEDGER_TOPIC_TERMINATED\n"
+    assert done.stderr.count("records are lost") == 1
+    assert "3 records are lost that were sent to topic 't' and not stored (topic 't' was terminated" in done.stderr
+
+
 def test_who_left_with_an_exception_or_discarded_is_not_told_of_loss(tmp_path):
     done = run(
         tmp_path,
