@@ -265,6 +265,7 @@ def check_number(topics: int, limits: Limits) -> None:
         raise InvalidInput(
             f"{topics} topics at once, and one transaction appends to {limits.topics_together} at most: write to fewer "
             "topics in one batch (maxRowsPerTrigger of the source makes batches smaller), or split the stream into "
-            "several queries",
+            "several queries. A batch that Spark has begun is repeated as it is: for that one, let the query's code "
+            "name fewer topics",
             "LEDGER_TOO_MANY_TOPICS",
         )

@@ -128,7 +128,8 @@ class _Router:
             raise InvalidInput(
                 f"option 'topicColumn': the rows of one batch go to more than {plan.at_most} topics, which is the most "
                 "that one transaction appends to: make batches smaller (maxRowsPerTrigger of the source), or split "
-                "the stream into several queries",
+                "the stream into several queries. A batch that Spark has begun is repeated as it is: for that one, let "
+                "the query's code name fewer topics",
                 "LEDGER_TOO_MANY_TOPICS",
             )
         to = plan.topics.get(topic, plan.staging)
