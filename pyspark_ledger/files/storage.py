@@ -211,7 +211,13 @@ class Storage(ABC):
                         "open the topic again, in a new query or with a new reader",
                         "LEDGER_STORAGE_MISSING",
                     )
-        return CorruptData(f"{self.where(path)} is missing, but ZooKeeper names it", "LEDGER_FILE_MISSING")
+        return CorruptData(
+            f"{self.where(path)} is missing. ZooKeeper named it when this read was planned. If that is longer ago than "
+            "gc's grace, retention may have given the records up since, or rewriting moved them: start the read or the "
+            "query again, which says if they are gone. Otherwise the file is lost: restore it from a copy, and see "
+            "'pyspark-ledger topics verify'",
+            "LEDGER_FILE_MISSING",
+        )
 
 
 class LocalStorage(Storage):

@@ -195,7 +195,7 @@ def test_a_file_that_is_not_there_is_an_error_that_names_it(storage):
     if isinstance(storage, LocalStorage):
         looks.append(lambda: storage.map("a/b"))
     for look in looks:
-        with pytest.raises(CorruptData, match=r"LEDGER_FILE_MISSING.*/a/b is missing, but ZooKeeper names it"):
+        with pytest.raises(CorruptData, match=r"LEDGER_FILE_MISSING.*/a/b is missing. ZooKeeper named it"):
             look()
     assert list(storage.list("a")) == []
     storage.delete("a/b")  # what is gone may be deleted

@@ -85,7 +85,7 @@ def test_what_is_deleted_is_gone_and_may_be_deleted_again(storage):
         storage.delete("topic/file")
         assert list(storage.list("topic")) == []
     for look in (storage.size, storage.map, lambda path: storage.read(path, 0, 1)):
-        with pytest.raises(CorruptData, match=r"LEDGER_FILE_MISSING.*/topic/file is missing, but ZooKeeper names it"):
+        with pytest.raises(CorruptData, match=r"LEDGER_FILE_MISSING.*/topic/file is missing. ZooKeeper named it"):
             look("topic/file")
 
 

@@ -77,6 +77,7 @@ EXPECTED = (
     "LEDGER_COMPACTION_FENCED",
     "LEDGER_CORRUPT_DATA",  # its text must name a file that was damaged: see summary.py
 )
+FILE_MISSING = "LEDGER_FILE_MISSING"  # of a task that took longer than the grace
 TRIMMED = "LEDGER_TRIMMED"  # of a reader without a subscription that was away for too long
 NEW_CHECKPOINT = (TRIMMED, "LEDGER_GENERATION_GONE", "LEDGER_DELETIONS_DROPPED")  # the latter of a compacted reader
 CODE = re.compile(r"\[(LEDGER_[A-Z_]+)\]")
