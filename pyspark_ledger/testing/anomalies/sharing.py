@@ -23,16 +23,18 @@ def delivered_after_acknowledgement(facts: Facts) -> Iterator[Anomaly]:
             life = poll.subscription, topic.subscriptions.life(poll.subscription, poll.revision)
             if poll.batch is not None or life not in known:
                 continue
+            # Who has not heard of a skip yet goes on for a moment with what lies before it.
+            marks = [each for revision, each in known[life].items() if revision <= poll.revision]
             for row in poll.rows:
                 place = 0 if row.position is None else topic.before(row.position)
-                if known[life].first_missing(place, place + 1, poll.asked_at) > place:
+                if any(each.first_missing(place, place + 1, poll.asked_at) > place for each in marks):
                     text = f"{poll.process} was given {row.value!r} at {row.position} of '{topic.name}' ({said(poll)})"
                     why = f"though subscription '{poll.subscription}' was known to be done with it before"
                     yield Anomaly("delivered after acknowledgement", f"{text}, {why}", (poll,))
 
 
-def _known_to_be_done(topic: Topic) -> dict[Life, Marks]:
-    """By when somebody had been told so."""
+def _known_to_be_done(topic: Topic) -> dict[Life, dict[int, Marks]]:
+    """By when somebody had been told so, in which revision of a life."""
     shared = {poll.subscription for poll in topic.polls if poll.shared}
     told: list[Acknowledge] = [ack for ack in topic.of(Acknowledge) if ack.is_ok and ack.moved]
     for seen in topic.of(CursorSeen):
@@ -43,10 +45,10 @@ def _known_to_be_done(topic: Topic) -> dict[Life, Marks]:
         if letters.is_ok and not topic.subscriptions.times_begun_anew(letters.subscription):
             positions = tuple(row.position for row in letters.rows if row.position is not None)
             told.append(Acknowledge(subscription=letters.subscription, positions=positions, told_at=letters.told_at))
-    known: dict[Life, Marks] = defaultdict(Marks)
+    known: dict[Life, dict[int, Marks]] = defaultdict(lambda: defaultdict(Marks))
     for ack in sorted((ack for ack in told if ack.told_at is not None), key=lambda ack: ack.told_at or 0.0):
         life = topic.subscriptions.life(ack.subscription, ack.revision)
-        known[ack.subscription, life].add(replace(ack, asked_at=ack.told_at), topic.before)
+        known[ack.subscription, life][ack.revision].add(replace(ack, asked_at=ack.told_at), topic.before)
     return dict(known)
 
 
