@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from pyspark_ledger.errors import LedgerError
-from pyspark_ledger.testing.anomalies import compaction, reading, subscriptions, tokens, writing
+from pyspark_ledger.testing.anomalies import compaction, reading, sharing, subscriptions, tokens, writing
 from pyspark_ledger.testing.anomalies.facts import Anomaly, Facts
 from pyspark_ledger.testing.history import CursorSeen, Event, FinalTokens, Send, load
 
@@ -25,6 +25,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Anomaly]], ...] = (
     writing.lost_write,
     writing.non_monotonic_send,
     writing.torn_commit,
+    writing.torn_transaction,
     writing.zombie_effect,
     writing.named_file_missing,
     reading.unseen,
@@ -33,6 +34,10 @@ CHECKS: tuple[Callable[[Facts], Iterator[Anomaly]], ...] = (
     reading.replay_divergence,
     subscriptions.stale_acknowledgement,
     subscriptions.cursor_going_back,
+    subscriptions.passed_without_acknowledgement,
+    subscriptions.dead_letter_twice,
+    sharing.delivered_after_acknowledgement,
+    sharing.key_out_of_order,
     tokens.token_spent_twice,
     tokens.token_without_effect,
     tokens.effect_without_token,

@@ -79,12 +79,14 @@ class Send(Event):
         producer: under which name; empty if it has none.
         sequence: the number that the producer gave it.
         group: the token group, if the rows have tokens.
+        together: names a transaction over several topics: what has the same name is done as a whole, or not at all.
     """
 
     rows: tuple[Row, ...] = ()
     producer: str = ""
     sequence: int | None = None
     group: str = ""
+    together: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,7 @@ class Poll(Event):
         again: these are redelivered one by one, out of order, as the consumer says.
         shared: others share the subscription, and these are only some of the records. What came to nobody before a
             reset may have been on its way to another.
+        keyed: they share it by key: the records of one key come in order, to one consumer at a time.
         compacted: only the last record of every key need come.
         start, end: what was asked for, if that is known: from ``start`` to before ``end``.
     """
@@ -114,6 +117,7 @@ class Poll(Event):
     discarded: bool = False
     again: bool = False
     shared: bool = False
+    keyed: bool = False
     compacted: bool = False
     start: Position | None = None
     end: Position | None = None
@@ -127,6 +131,7 @@ class Acknowledge(Event):
         revision: under which they were read.
         moved: told: whether the cursor has it. False: it does not count, the subscription was reset since. None: the
             consumer has noted it, and writes it later.
+        together: the transaction of which it is a part, as of a :class:`Send`.
     """
 
     subscription: str = ""
@@ -134,6 +139,15 @@ class Acknowledge(Event):
     upto: Position | None = None
     positions: tuple[Position, ...] = ()
     moved: bool | None = None
+    together: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refuse(Event):
+    """A consumer gives records back: they are to come again."""
+
+    subscription: str = ""
+    positions: tuple[Position, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +176,15 @@ class CursorSeen(Event):
     subscription: str = ""
     revision: int = 0
     mark_delete: Position = EARLIEST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetters(Event):
+    """Somebody read all dead letters of a subscription. ``rows``: the records that died, where they are in the topic of
+    the subscription; without a value (``""``) where the letter does not tell it."""
+
+    subscription: str = ""
+    rows: tuple[Row, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +231,8 @@ KINDS: dict[str, type[Event]] = {
     "send": Send,
     "poll": Poll,
     "acknowledge": Acknowledge,
+    "refuse": Refuse,
+    "dead-letters": DeadLetters,
     "reset": Reset,
     "cursor": CursorSeen,
     "compacted": CompactedRead,
@@ -343,4 +368,6 @@ def _load(file: Path) -> Iterable[Event]:
 
 def rows_read(event: Event) -> Sequence[Row]:
     """The records that an event saw in the log."""
+    if isinstance(event, DeadLetters) and event.is_ok:
+        return [row for row in event.rows if row.value]
     return event.rows if isinstance(event, (Poll, FinalLog)) and event.is_ok else ()

@@ -159,12 +159,12 @@ GUARDS = [
         hangs=True,
     ),
     Guard(
-        "outbox/a-refusal-may-be-a-rollback",
+        "outbox/why-it-was-refused-is-for-the-topics-to-judge",
         "outbox/outbox.py",
         ("        self._resources.refused(refusal)\n"),
         instead=("        return\n"),
-        why="A transaction that is refused because of a tip has met a rollback (I18).",
-        tests=("outbox/test_outbox.py::test_an_outbox_says_that_a_topic_was_rolled_back_I18",),
+        why="Policies that somebody has changed must be read again, or it is refused for ever (I16).",
+        tests=("outbox/test_outbox.py::test_policies_that_somebody_changes_do_not_stop_an_outbox_for_ever_I16",),
         hangs=True,
     ),
     Guard(

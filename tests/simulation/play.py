@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Iterable, Iterator
@@ -38,6 +39,7 @@ from pyspark_ledger.testing.checker import Report, check
 from pyspark_ledger.testing.disk import MemoryStorage
 from pyspark_ledger.testing.history import (
     Acknowledge,
+    DeadLetters,
     Event,
     FinalFiles,
     FinalLog,
@@ -54,8 +56,9 @@ from pyspark_ledger.tokens.tokens import Tokens
 from tests.simulation.keepers import BadLuck, Cleaner, CompactionLooker, Compactor, Operator, Rewriter, Trimmer
 from tests.simulation.process import Process, Ticks
 from tests.simulation.readers import CompactedQuery, Follower, Query, StateReader, SubscribedQuery
-from tests.simulation.stage import GRACE_S, LOG, OUT, SUBSCRIPTIONS, TABLE, Stage
-from tests.simulation.subscribers import KeySharer, Looker, Resetter, Sharer, Subscriber, ThreadedSubscriber
+from tests.simulation.sharers import KeyMourner, KeySharer, Mourner, Sharer, Transactor
+from tests.simulation.stage import DEAD, GRACE_S, LOG, OUT, SUBSCRIPTIONS, TABLE, Stage
+from tests.simulation.subscribers import Looker, Resetter, Subscriber, ThreadedSubscriber
 from tests.simulation.writers import (
     GROUP,
     BatchWriter,
@@ -81,6 +84,9 @@ SCENES: dict[str, list[type[Process]]] = {
     "consumers": [Writer, Subscriber, Subscriber, Resetter, Looker, Cleaner],
     "consumers that share": [Writer, Sharer, Sharer, Sharer, Resetter, Looker, Cleaner],
     "consumers that share by key": [Writer, KeySharer, KeySharer, KeySharer, Resetter, Looker, Cleaner],
+    "dead letters": [Writer, BatchWriter, Mourner, Mourner, Mourner, Looker, Cleaner],
+    "dead letters by key": [Writer, BatchWriter, KeyMourner, KeyMourner, KeyMourner, Looker, Cleaner],
+    "transactions": [Writer, BatchWriter, Transactor, Transactor, Transactor, Looker, Cleaner],
     "threads": [Writer, ThreadedSubscriber, ThreadedSubscriber, Resetter, Looker, Cleaner],
     "a table": [TableWriter, TableWriter, Compactor, Compactor, StateReader, CompactedQuery, CompactionLooker, Cleaner],
     "tokens": [Writer, Spender, Spender, Cleaner],
@@ -112,12 +118,17 @@ class Failure(Exception):
 
 
 class Play:
-    def __init__(self, seed: int) -> None:
+    """``scene`` and ``trouble`` are drawn from the seed, unless they are given: then scenes that are added to the list
+    do not change what happens."""
+
+    def __init__(self, seed: int, scene: str = "", trouble: float | None = None) -> None:
         self.seed = seed
         self.stage = Stage(seed)
         chance = self.stage.chance
-        self.scene = chance.choices(list(SCENES), [1 if name == "everybody" else 4 for name in SCENES])[0]
-        self.trouble = chance.choice(TROUBLES)
+        drawn = chance.choices(list(SCENES), [1 if name == "everybody" else 4 for name in SCENES])[0]
+        self.scene = scene or drawn
+        drawn_trouble = chance.choice(TROUBLES)
+        self.trouble = drawn_trouble if trouble is None else trouble
         self.troubled, self.ending = True, False
         self.events: dict[tuple[str, int], Event] = {}
         self.ticks = Ticks(self.stage.schedule, seed)
@@ -130,6 +141,8 @@ class Play:
         self.old_topic = TABLE if Compactor in SCENES[self.scene] else LOG  # that is trimmed and rewritten
         self.copies: dict[str, dict[Position, Row]] = {}  # of what may have been given up since
         self._ever_damaged: set[str] = set()
+        if any(issubclass(kind, Mourner) for kind in SCENES[self.scene]):
+            self.stage.make_dead()
         self.cast: list[Process] = [
             kind(self, f"{kind.__name__.lower()}-{number}") for number, kind in enumerate(SCENES[self.scene], 1)
         ]
@@ -341,8 +354,19 @@ class Play:
         present = Tokens(self.stage.log(LOG), GROUP).present(minted) if minted else []
         there = tuple(token for token, is_there in zip(minted, present, strict=True) if is_there)
         recorder.saw(FinalTokens(topic=LOG, group=GROUP, present=there))
-        for topic in (LOG, TABLE, OUT):
+        if DEAD in self.stage.topics:
+            self.look_at_dead_letters(recorder)
+        for topic in self.stage.topics:
             self.all_is_whole(self.stage.log(topic))
+
+    def look_at_dead_letters(self, recorder: MemoryRecorder) -> None:
+        rows: dict[str, list[Row]] = {}
+        for letter in Reader(self.stage.log(DEAD), "earliest", "latest"):
+            row = Row(str(json.loads(letter["record"])["n"]), Position.parse(letter["position"]))
+            rows.setdefault(letter["subscription"], []).append(row)
+        for name, died in rows.items():
+            recorder.saw(DeadLetters(topic=LOG, subscription=name, rows=tuple(died)))
+        self.no_file_is_left(self.stage.log(DEAD), recorder)
 
     def nothing_is_left_standing(self) -> None:
         """I16: no flag, no lock, no owner of a process that is gone."""

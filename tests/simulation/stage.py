@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.names import marker_file
 from pyspark_ledger.cursors.node import CursorNode
+from pyspark_ledger.files import dead_letters
 from pyspark_ledger.log import topics
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.metadata.records import Topic
@@ -36,6 +37,7 @@ LIMITS = Limits(
     node_bitmap_bytes=5,
 )
 LOG, TABLE, OUT = "log", "table", "out"
+DEAD = "dead"  # only where there are dead letters
 TABLE_SCHEMA = pa.schema([pa.field("k", pa.string()), pa.field("n", pa.int64())])
 MARKER = marker_file(b"simulation")  # with it, whoever seals leaves a snapshot of the log
 SUBSCRIPTIONS = {"followed": "by queries", "shared": "by consumers"}
@@ -62,6 +64,13 @@ class Stage:
             )
         for subscription in SUBSCRIPTIONS:
             CursorNode(self.log(LOG), subscription).ensure("earliest")
+
+    def make_dead(self) -> None:
+        """The topic for dead letters."""
+        metadata = MemoryMetadata(self.server, clock=self.clock)
+        self.topics[DEAD] = topics.create_topic(
+            metadata, DEAD, dead_letters.SCHEMA, clock=self.clock, storage=self.storage()
+        )
 
     def log(self, topic: str) -> Log:
         """A topic as somebody sees it to whom nothing happens, and who takes no time."""

@@ -7,7 +7,6 @@ from typing import Any
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.cursors.consumer import Consumer, Message
 from pyspark_ledger.cursors.handle import CursorHandle, ResetResult
-from pyspark_ledger.cursors.key_shared_consumer import KeySharedConsumer
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.shared_consumer import SharedConsumer
 from pyspark_ledger.errors import LedgerError, OutcomeUnknown
@@ -108,39 +107,6 @@ class Subscriber(Process):
 
     def caught_up(self) -> bool:
         return self.play.mark(self.subscription)
-
-
-class Sharer(Subscriber):
-    """One of several who share the subscription: each record goes to one of them, in no order."""
-
-    kind: type[SharedConsumer] = SharedConsumer
-
-    def attach(self) -> SharedConsumer:
-        self.roles = getattr(self, "roles", 0) + 1
-        self.held: list[Message] = []
-        self.idle = False
-        prefetch = self.stage.chance.choice([1, 3, 1_000])
-        return self.kind(self.log(LOG, watch=True), self.subscription, prefetch=prefetch)
-
-    def receive(self, consumer: Consumer | SharedConsumer) -> None:
-        with self.recorder.asking(Poll(**self.common())) as call:
-            message = consumer.receive(timeout_s=0.0)
-            self.idle = message is None
-            if message is None:
-                return call.refused("nothing came")
-            self.held.append(message)
-            row = Row(str(message["n"]), message.position)
-            return call.ok(rows=(row,), revision=message.revision, epoch=message.epoch, again=True, shared=True)
-
-    def acknowledge_all(self, consumer: Consumer | SharedConsumer) -> None:
-        if self.stage.happens(0.1):
-            consumer.redeliver_unacknowledged()
-
-
-class KeySharer(Sharer):
-    """The same, by key."""
-
-    kind = KeySharedConsumer
 
 
 class ThreadedSubscriber(Subscriber):

@@ -72,13 +72,14 @@ class Query:
         tap = Tap(
             self.world, self.life, self.source, self.sink, self.subscription,
             "readCompacted" in self.read, "tokenColumn" in self.write, is_first=self.life == self.name,
+            fans_out="topicColumn" in self.write,
         )  # fmt: skip
         common = {"zookeeper": self.world.zookeeper}
         read = common | {"includeMetadata": "true", "maxRowsPerTrigger": "300", "minPartitions": "2"} | self.read
         rows = spark.readStream.format("ledger").options(**read).load(self.source)
         tapped = rows.coalesce(1).mapInArrow(tap, tap.schema)  # one task, in the order of its partitions
         write = common | {"checkpointLocation": str(self.world.checkpoint(self.life))} | self.write
-        self.running = tapped.writeStream.format("ledger").options(**write).start(self.sink)
+        self.running = tapped.writeStream.format("ledger").options(**write).start(self.sink or None)
 
     def failed(self, text: str) -> None:
         """Notes what it was told, and prepares the next start."""
@@ -139,6 +140,13 @@ class Latest(BeginsAnew):
     read: ClassVar = {"readCompacted": "true"}
 
 
+class Spread(BeginsAnew):
+    """As the copy, but each record goes to one of several topics: each batch to all of its topics, or to none."""
+
+    sink = ""
+    write: ClassVar = {"topicColumn": "topic"}
+
+
 class Bill(Query):
     """Takes the tokens of jobs, in competition with a Python process."""
 
@@ -146,7 +154,7 @@ class Bill(Query):
     write: ClassVar = {"deduplication": "token", "tokenColumn": "token", "tokenGroup": BILLING}
 
 
-QUERIES: dict[str, type[Query]] = {"copy": Copy, "follow": Follow, "latest": Latest, "bill": Bill}
+QUERIES: dict[str, type[Query]] = {"copy": Copy, "follow": Follow, "latest": Latest, "bill": Bill, "spread": Spread}
 
 
 def run(spark: SparkSession, queries: list[Query], is_over: Callable[[], bool]) -> None:

@@ -31,16 +31,21 @@ from pyspark_ledger.testing.history import (
     to_line,
 )
 from tests.soak.disk import Disk
+from tests.soak.sharing import dead_letters
 from tests.soak.world import (
     ARCHIVE,
     BILLING,
     COPIES,
+    DEAD,
     JOBS,
     LIMITS,
     ORDERS,
+    PAID,
+    POSTED,
     SUBSCRIPTIONS,
     TOPICS,
     World,
+    fan_of,
     patiently,
     row_of,
 )
@@ -61,6 +66,9 @@ def read_everything(world: World, client: LedgerClient) -> dict[str, list[Row]]:
     recorder = world.recorder("end.1")
     for topic, rows in logs.items():
         recorder.saw(FinalLog(topic=topic, rows=tuple(rows)))
+    for event in dead_letters(client):
+        recorder.saw(event)
+    for topic in (*TOPICS, DEAD):
         log = namespace_of(client).log(topic)
         files = set(namespace_of(client).storage.list(log.topic.uuid))
         recorder.saw(FinalFiles(topic=topic, named=tuple(sorted(_named(log))), present=tuple(sorted(files))))
@@ -94,9 +102,9 @@ def leaks(world: World) -> Iterator[str]:
     with world.client(replace(LIMITS, gc_grace_ms=200)) as client:
         for is_last in (False, False, False, False, True):
             time.sleep(0.3)
-            for topic in TOPICS:
+            for topic in (*TOPICS, DEAD):
                 patiently(partial(client.gc, topic, thorough=True if is_last else None))
-        for topic in TOPICS:
+        for topic in (*TOPICS, DEAD):
             log = namespace_of(client).log(topic)
             present = namespace_of(client).storage.list(log.topic.uuid)
             staged = {name for name in present if names.parse_staged_file(log.topic.uuid, name) is not None}
@@ -147,18 +155,28 @@ def is_copied(client: LedgerClient) -> bool:
     return [_copied(row_of(record)) for record in copied] == [row_of(record).value for record in order]
 
 
+def is_spread(client: LedgerClient) -> bool:
+    """Whether the last order is the last in the topic into which it belongs."""
+    value = row_of(deque(client.reader(ORDERS, end="latest"), 1)[0]).value
+    return [_copied(row_of(record)) for record in deque(client.reader(fan_of(value), end="latest"), 1)] == [value]
+
+
 def _copied(row: Row) -> str:
     """What a record is a copy of: before that there is the query with its checkpoint."""
     return row.value.partition("-")[2]
 
 
 def differences(client: LedgerClient, logs: dict[str, list[Row]], present: tuple[str, ...]) -> Iterator[str]:
-    """What a user would compare: nothing was given up that was not noted before (I15), the copy is the original, and
-    every job was billed once."""
+    """What a user would compare: nothing was given up that was not noted before (I15), the copy is the original, every
+    order was paid and posted once, and every job was billed once."""
     written = namespace_of(client).log(ORDERS).refresh(sync=True).head.records
     if written != len(logs[ORDERS]):
         yield f"{written} records were written to '{ORDERS}', and {len(logs[ORDERS])} are there or were noted"
     yield from _gaps(logs[ORDERS], logs[COPIES])
+    written_once = sorted(row.value for row in logs[ORDERS])
+    for topic in (PAID, POSTED):
+        if sorted(row.value for row in logs[topic]) != written_once:
+            yield f"'{topic}' has {len(logs[topic])} records for {len(written_once)} orders, and not one for each"
     if present:
         yield f"{len(present)} tokens of jobs are left, though everybody had the time to spend them"
 

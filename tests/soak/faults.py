@@ -22,6 +22,7 @@ from tests.soak.world import COPIES, JOBS, ORDERS
 
 DRIVERS_REST_S = 25.0  # or Spark would do nothing but start
 REPLACED = {"named", "minter", "plain", "service", "worker", "resetter", "archivist", "maintainer", "spender"}
+REPLACED |= {"sharer", "keysharer", "transactor"}
 
 
 @dataclass

@@ -11,8 +11,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.client import LedgerClient, namespace_of
 from pyspark_ledger.errors import LedgerError
+from pyspark_ledger.files import dead_letters
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
 from pyspark_ledger.testing.checker import check
 from pyspark_ledger.testing.history import FinalTokens, load
@@ -20,16 +21,20 @@ from tests.soak import ending, summary
 from tests.soak.disk import Disk
 from tests.soak.faults import Faults
 from tests.soak.processes import Process
-from tests.soak.workers import CarefulResetter, Minter, Named
+from tests.soak.workers import CarefulResetter, Looker, Minter, Named
 from tests.soak.world import (
     ARCHIVE,
     BILLING,
+    BY_KEY,
     COMPACT_AFTER_BYTES,
+    DEAD,
     FOLLOW,
     JOBS,
     ORDERS,
+    PAY,
     RETENTION,
     REWRITE_BELOW_BYTES,
+    SHARE,
     SHORT_RETENTION,
     SUBSCRIPTIONS,
     TOPICS,
@@ -43,7 +48,7 @@ MAINTAINED_S = 120.0  # for ledgers to be given up, if that has not happened yet
 GO_ON_S = 240.0  # for everybody to do something again when the faults are over
 CATCH_UP_S = 240.0
 STOP_S = 60.0
-QUERIES = ("copy", "follow", "latest", "bill")
+QUERIES = ("copy", "follow", "latest", "bill", "spread")
 WRITERS = ("named", "plain", "service", "minter", "resetter", "careful")
 
 
@@ -51,10 +56,11 @@ def full_cast(world: World) -> list[Process]:
     roles = [
         "named-1", "named-2", "plain-1", "service-1", "minter-1", "spender-1", "reader-1", "worker-1", "worker-2",
         "resetter-1", "resetter-2", "careful-1", "looker-1", "archivist-1", "maintainer-1", "maintainer-2",
+        "sharer-1", "sharer-2", "sharer-3", "keysharer-1", "keysharer-2", "keysharer-3", "transactor-1", "transactor-2",
     ]  # fmt: skip
     drivers = [
         Process(world, "driver-1", queries=("copy", "latest")),
-        Process(world, "driver-2", queries=("follow", "bill")),
+        Process(world, "driver-2", queries=("follow", "bill", "spread")),
     ]
     return [*drivers, *(Process(world, name, name.partition("-")[0]) for name in roles)]
 
@@ -62,7 +68,8 @@ def full_cast(world: World) -> list[Process]:
 def short_cast(world: World) -> list[Process]:
     roles = [
         "named-1", "plain-1", "service-1", "minter-1", "spender-1", "reader-1", "worker-1", "resetter-1", "careful-1",
-        "looker-1", "archivist-1", "maintainer-1", "maintainer-2",
+        "looker-1", "archivist-1", "maintainer-1", "maintainer-2", "sharer-1", "sharer-2", "keysharer-1", "keysharer-2",
+        "transactor-1",
     ]  # fmt: skip
     return [Process(world, "driver-1", queries=QUERIES), *(Process(world, n, n.partition("-")[0]) for n in roles)]
 
@@ -131,6 +138,10 @@ class Run:
         client.set_policies(ORDERS, retention_age=retention, compact_after_bytes=COMPACT_AFTER_BYTES)
         for name in SUBSCRIPTIONS:
             client.create_cursor(ORDERS, name)
+        namespace_of(client).ensure_topic(DEAD, dead_letters.SCHEMA)
+        looker = Looker(world, "looker-1", 0)  # so that it is known where the subscriptions begin
+        looker.open(client)
+        looker.step()
         for first in (Named(world, "named-1", 0), Minter(world, "minter-1", 0)):
             first.open(client)
             first.step()
@@ -190,6 +201,12 @@ class Run:
             "an empty backlog of the query": lambda: client.cursor(ORDERS, FOLLOW).stats().backlog_records == 0,
             "an empty backlog of the consumers": lambda: client.cursor(ORDERS, WORK).stats().backlog_records == 0,
             "an empty backlog of the archive": lambda: client.cursor(ORDERS, ARCHIVE).stats().backlog_records == 0,
+            "an empty backlog of those who share": lambda: client.cursor(ORDERS, SHARE).stats().backlog_records == 0,
+            "an empty backlog of those who share by key": lambda: (
+                not client.cursor(ORDERS, BY_KEY).stats().backlog_records
+            ),
+            "the payment of every order": lambda: client.cursor(ORDERS, PAY).stats().backlog_records == 0,
+            "the last order in its topic of several": lambda: ending.is_spread(client),
             "every job's token": lambda: sum(s.in_flight for s in client.tokens(JOBS, BILLING).stats()) == 0,
         }
         deadline = time.monotonic() + CATCH_UP_S

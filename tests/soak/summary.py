@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from pyspark_ledger.testing.history import Acknowledge, Event, Poll, Reset, Row, Send
+from pyspark_ledger.testing.history import Acknowledge, DeadLetters, Event, Poll, Reset, Row, Send
 from tests.soak.disk import Disk
 from tests.soak.processes import Process
 from tests.soak.world import CODE, World
@@ -20,6 +20,8 @@ def lines(
     yield f"told: {_counted(told(world))}"
     yield f"maintained: {_counted(maintained(world))}"
     yield f"records: {_counted(Counter({topic: len(rows) for topic, rows in logs.items()}))}"
+    died = {event.subscription: len(event.rows) for event in history if isinstance(event, DeadLetters)}
+    yield f"dead letters: {_counted(Counter(died))}"
 
 
 def _counted(counts: Counter[str]) -> str:
@@ -51,7 +53,7 @@ def _did(counted: Counter[str]) -> str:
         if any(told.values()):
             parts.append(f"{kind.__name__} " + ", ".join(f"{number} {way}" for way, number in told.items() if number))
     others = Counter({name: number for name, number in counted.items() if name.endswith(" ok")})
-    for name in ("CursorSeen ok", "CompactionSeen ok", "CompactedRead ok"):
+    for name in ("CursorSeen ok", "CompactionSeen ok", "CompactedRead ok", "Refuse ok"):
         if others[name]:
             parts.append(f"{others[name]} {name.removesuffix(' ok')}")
     return "; ".join(parts) or "-"

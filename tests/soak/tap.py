@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +20,7 @@ from pyspark import TaskContext
 from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.testing.history import Acknowledge, Poll, Row, Send
 from pyspark_ledger.testing.recorder import Recorder
-from tests.soak.world import BILLING, World, after, name_of
+from tests.soak.world import BILLING, World, after, fan_of, name_of
 
 _recorders: dict[tuple[int, str], Recorder] = {}
 
@@ -35,6 +37,7 @@ class Tap:
     compacted: bool = False
     takes_tokens: bool = False
     is_first: bool = True  # it has not begun anew
+    fans_out: bool = False  # to topics that the rows name
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         recorder = self._recorder()
@@ -49,18 +52,22 @@ class Tap:
         if not records:
             return
         out = [self._out(row, record["_metadata"]) for row, record in zip(rows, records, strict=True)]
-        with recorder.asking(self._send(batch, out)):
-            pass  # whether it was committed is known by Spark's checkpoint, in the end
+        with ExitStack() as stack:
+            for event in self._sends(batch, rows, out):
+                stack.enter_context(recorder.asking(event))
+            # whether it was committed is known by Spark's checkpoint, in the end
         if self.subscription:
             self._may_acknowledge(recorder, rows, meta["revision"])
         columns: dict[str, list[Any]] = {"v": [row.value for row in out]}
+        if self.fans_out:
+            columns["topic"] = [fan_of(row.value) for row in rows]
         if self.takes_tokens:
             columns["token"] = [row.token for row in out]
         yield pa.RecordBatch.from_pydict(columns, schema=pa.schema([(name, pa.string()) for name in columns]))
 
     @property
     def schema(self) -> str:
-        return "v string, token string" if self.takes_tokens else "v string"
+        return "v string" + ", topic string" * self.fans_out + ", token string" * self.takes_tokens
 
     def _recorder(self) -> Recorder:
         """One for each worker process, which may live for many tasks."""
@@ -79,9 +86,16 @@ class Tap:
             compacted=self.compacted, start=start,
         )  # fmt: skip
 
-    def _send(self, batch: int, rows: list[Row]) -> Send:
+    def _sends(self, batch: int, rows: tuple[Row, ...], out: list[Row]) -> Iterator[Send]:
+        """One for each topic; those of a batch are one transaction."""
         group = BILLING if self.takes_tokens else ""
-        return Send(topic=self.sink, producer=self.query, sequence=batch, group=group, rows=tuple(rows))
+        by_topic: dict[str, list[Row]] = defaultdict(list)
+        for row, written in zip(rows, out, strict=True):
+            by_topic[fan_of(row.value) if self.fans_out else self.sink].append(written)
+        together = f"{self.query}/{batch}" if self.fans_out else ""
+        for topic, some in by_topic.items():
+            common = {"producer": self.query, "sequence": batch, "group": group, "together": together}
+            yield Send(topic=topic, rows=tuple(some), **common)
 
     def _may_acknowledge(self, recorder: Recorder, rows: tuple[Row, ...], revision: int) -> None:
         """From now on the query may acknowledge the batch at any time, and nobody hears of it."""

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from pyspark_ledger import lifecycle
 from pyspark_ledger.append.producer import Producer
@@ -40,9 +40,12 @@ from pyspark_ledger.testing.history import (
     Row,
     Send,
 )
+from tests.soak.roles import Role
+from tests.soak.sharing import KeySharer, Sharer, Transactor, dead_letters
 from tests.soak.world import (
     ARCHIVE,
     BILLING,
+    BY_KEY,
     CODE,
     EXPECTED,
     FOLLOW,
@@ -50,6 +53,7 @@ from tests.soak.world import (
     JOBS,
     KEYS,
     ORDERS,
+    SHARE,
     SUBSCRIPTIONS,
     TOGETHER,
     TRIMMED,
@@ -59,25 +63,6 @@ from tests.soak.world import (
     is_expected,
     row_of,
 )
-
-
-class Role:
-    """What one process does. ``open`` is called when it begins, after it was fenced, and now and then after errors."""
-
-    pause_s: ClassVar[float] = 0.3
-
-    def __init__(self, world: World, name: str, start: int) -> None:
-        self.world, self.name, self.process = world, name, f"{name}.{start}"
-        self.chance = world.chance(name, start)
-        self.recorder = world.recorder(self.process)
-
-    def open(self, client: LedgerClient) -> None:
-        self.client = client
-
-    def step(self) -> bool | None:
-        """One small thing. False: there was nothing to do."""
-        raise NotImplementedError
-
 
 # -- writing --------------------------------------------------------------------------------------------------------
 
@@ -336,7 +321,7 @@ def anywhere(chance: random.Random, end: Position) -> Position:
 class Resetter(Role):
     """Moves the subscription of the query in every way. Two may do so at once."""
 
-    subscription = FOLLOW
+    subscription: str = FOLLOW
     pause_s = 3.0
     calls = 0
 
@@ -362,17 +347,20 @@ class Resetter(Role):
 
 
 class CarefulResetter(Resetter):
-    """The only one of its subscription, which has single acknowledgements: whether they count after a reset depends on
-    what that was, so it notes what it is about to do, and repeats it until it knows."""
+    """The only one of its subscriptions, which have single acknowledgements: whether they count after a reset depends
+    on what that was, so it notes what it is about to do, and repeats it until it knows. In one of them nothing comes
+    again that was acknowledged: so no record may have two dead letters."""
 
-    subscription = WORK
+    pause_s = 1.5
 
     def step(self) -> None:
         if not self.settle():
-            act = self.chance.choice(["reset", "latest", "skip", "skip", "clear", "rewind", "redeliver"])
+            name = self.chance.choice([WORK, WORK, SHARE, BY_KEY])
+            again = [] if name == SHARE else ["reset", "latest"]
+            act = self.chance.choice([*again, "skip", "skip", "clear", "rewind", "redeliver"])
             to = str(anywhere(self.chance, self.client.end(ORDERS))) if act == "reset" else "latest"
             operation = uuid.uuid4()
-            note(self._file, [act, to, self.chance.randint(1, 20), operation.hex])
+            note(self._file, [name, act, to, self.chance.randint(1, 20), operation.hex])
             self._carry_out(repeated=False)
 
     def settle(self) -> bool:
@@ -383,7 +371,7 @@ class CarefulResetter(Resetter):
         return True
 
     def _carry_out(self, *, repeated: bool) -> None:
-        act, to, count, operation = json.loads(self._file.read_text())
+        self.subscription, act, to, count, operation = json.loads(self._file.read_text())
         self._do(act, to, count, bytes.fromhex(operation), repeated=repeated)
         self._file.unlink()
 
@@ -403,15 +391,21 @@ def note(file: Path, what: object) -> None:
 
 
 class Looker(Role):
-    """Looks at the subscriptions and at the compaction."""
+    """Looks at the subscriptions, at dead letters and at the compaction."""
 
     pause_s = 0.8
+    letters = 0
 
     def step(self) -> None:
         for name in SUBSCRIPTIONS:
             with self.recorder.asking(CursorSeen(topic=ORDERS, subscription=name)) as call:
                 stats = self.client.cursor(ORDERS, name).stats()
                 call.ok(revision=stats.revision, mark_delete=stats.mark_delete)
+        found = list(dead_letters(self.client))
+        if sum(len(each.rows) for each in found) > self.letters:
+            self.letters = sum(len(each.rows) for each in found)
+            for each in found:
+                self.recorder.saw(each)
         with self.recorder.asking(CompactionSeen(topic=ORDERS)) as call:
             compaction = self.client.compaction(ORDERS)
             if compaction is not None:
@@ -463,7 +457,7 @@ class Ears(logging.Handler):
 ROLES: dict[str, type[Role]] = {
     "named": Named, "plain": Plain, "service": Service, "minter": Minter, "spender": Spender, "reader": Reader,
     "worker": Worker, "resetter": Resetter, "careful": CarefulResetter, "looker": Looker, "archivist": Archivist,
-    "maintainer": Maintainer,
+    "maintainer": Maintainer, "sharer": Sharer, "keysharer": KeySharer, "transactor": Transactor,
 }  # fmt: skip
 
 

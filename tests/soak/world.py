@@ -6,6 +6,7 @@ import json
 import random
 import re
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -50,12 +51,19 @@ COMPACT_AFTER_BYTES = 20_000
 REWRITE_BELOW_BYTES = 1 << 20
 
 ORDERS, COPIES, FOLLOWED, STATES, JOBS, INVOICES = "orders", "copies", "followed", "states", "jobs", "invoices"
+PAID, POSTED = "paid", "posted"  # what becomes of each order, in one transaction
+FAN = ("fan-0", "fan-1", "fan-2", "fan-3")  # the orders once more, each in one of these
+DEAD = "dead"  # the dead letters of those who share
 KEYED = pa.schema([("k", pa.string()), ("v", pa.string())])
 PLAIN = pa.schema([("v", pa.string())])
 TOPICS = {ORDERS: KEYED, COPIES: PLAIN, FOLLOWED: PLAIN, STATES: PLAIN, JOBS: PLAIN, INVOICES: PLAIN}
+TOPICS |= dict.fromkeys((PAID, POSTED, *FAN), PLAIN)
 FOLLOW, WORK = "follow", "work"  # the subscriptions of 'orders': of a query, and of Python consumers,
 ARCHIVE = "archive"  # and of who notes what there was, so that it may be given up
-SUBSCRIPTIONS = (FOLLOW, WORK, ARCHIVE)
+SHARE, BY_KEY = "share", "by-key"  # and of those who share one,
+PAY = "pay"  # and of those who do so in transactions
+SUBSCRIPTIONS = (FOLLOW, WORK, ARCHIVE, SHARE, BY_KEY, PAY)
+MAX_REDELIVERIES = 2
 BILLING = "billing"  # the token group
 KEYS = 40
 TOGETHER = 4  # records that a producer sends at once
@@ -73,6 +81,7 @@ EXPECTED = (
     "LEDGER_DELIVERY_TIMEOUT",
     "LEDGER_CURSOR_UNDER_REVISION",
     "LEDGER_REVISION_FENCED",
+    "LEDGER_MESSAGE_OUTDATED",
     "LEDGER_COMPACTION_RUNNING",
     "LEDGER_COMPACTION_FENCED",
     "LEDGER_CORRUPT_DATA",  # its text must name a file that was damaged: see summary.py
@@ -155,6 +164,11 @@ def row_of(record: Any) -> Row:
     columns: Mapping[str, Any] = record.value
     value = name_of(columns["v"], record.producer, record.sequence_id)
     return Row(value, record.position, columns.get("k"), columns["v"] is None)
+
+
+def fan_of(value: str) -> str:
+    """The topic into which an order goes."""
+    return FAN[zlib.crc32(value.encode()) % len(FAN)]
 
 
 def after(position: Position) -> Position:

@@ -21,10 +21,12 @@ from pyspark_ledger.testing.history import (
     CompactedRead,
     CompactionSeen,
     CursorSeen,
+    DeadLetters,
     FinalFiles,
     FinalLog,
     FinalTokens,
     Poll,
+    Refuse,
     Reset,
     Row,
     Send,
@@ -124,6 +126,65 @@ def story():
     return story
 
 
+def sharing():
+    """Two consumers share by key. One dies with a record in hand, which then comes to the other; a record is refused
+    and becomes a dead letter; and a skip keeps what was acknowledged."""
+    told, by_key = Story(), {"subscription": "k", "shared": True, "keyed": True, "again": True}
+    for n, key in enumerate("xyxyxxy"):
+        told.send("p", Row(f"{key}{n}", key=key))
+    told.add(CursorSeen(subscription="k"), "looker")
+    told.poll("c1", 0, 1, epoch=1, role="first", **by_key)
+    told.poll("c1", 2, 3, epoch=1, role="first", **by_key)
+    told.poll("c2", 1, 2, epoch=1, **by_key)
+    told.add(Refuse(subscription="k", positions=(told.at(1),)), "c2")
+    told.poll("c2", 1, 2, epoch=1, **by_key)
+    told.add(Acknowledge(subscription="k", positions=(told.at(0),)), "c1")
+    told.add(Acknowledge(subscription="k", positions=(told.at(0),), moved=True), "c1")
+    told.add(CursorSeen(subscription="k", mark_delete=told.at(1)), "looker")
+    told.add(DeadLetters(subscription="k", rows=(told.rows[1],)), "looker")
+    told.poll("c2", 2, 3, epoch=1, **by_key)  # c1 is dead
+    told.poll("c2", 3, 4, epoch=1, **by_key)
+    told.poll("c2", 4, 5, epoch=1, **by_key)
+    told.add(Acknowledge(subscription="k", positions=(told.at(2),), moved=True), "c2")
+    told.add(Reset(subscription="k", to=told.at(3), revision=1, keeps_acks=True), "resetter")
+    told.poll("c2", 3, 5, epoch=1, revision=1, **by_key)
+    told.add(Acknowledge(subscription="k", positions=(told.at(3), told.at(4)), revision=1), "c2")
+    told.poll("c2", 5, 7, epoch=1, revision=1, **by_key)
+    told.add(CursorSeen(subscription="k", revision=1, mark_delete=told.at(5)), "looker")
+    told.end()
+    return told
+
+
+def transactions():
+    """A process reads 'orders', and for each record writes to two topics and acknowledges, as a whole. It dies in the
+    second, which was not done, and another does that again; and in the third, which was."""
+    told, paid, sub = Story(), Story(), {"subscription": "pay"}
+
+    def transact(number, process, name, outcome="ok", is_applied=True):
+        paid.numbers, paid.now = told.numbers, told.now
+        for topic in ("bills", "mails"):
+            at = paid.send(process, f"{topic} {number}", told=outcome, is_applied=is_applied, together=name)
+            paid.events[at] = replace(paid.events[at], topic=topic)
+        told.now = paid.now
+        ack = Acknowledge(positions=(told.at(number),), moved=True if outcome == "ok" else None, together=name, **sub)
+        told.add(ack, process, outcome)
+
+    for number in range(3):
+        told.send("p", f"v{number}")
+    told.add(CursorSeen(**sub), "looker")
+    told.poll("t1", 0, 2, shared=True, again=True, **sub)
+    transact(0, "t1", "t1/1")
+    transact(1, "t1", "t1/2", "unknown", is_applied=False)
+    told.poll("t2", 1, 3, shared=True, again=True, **sub)
+    transact(1, "t2", "t2/1")
+    transact(2, "t2", "t2/2", "unknown")
+    told.add(CursorSeen(mark_delete=Position(1, 0, 0), **sub), "looker")
+    ends = [FinalLog(topic=topic, told="ok", process="end", number=at, asked_at=99.0,
+                     rows=tuple(row for row in paid.rows if row.value.startswith(topic)))
+            for at, topic in enumerate(("bills", "mails"), 10)]  # fmt: skip
+    return [*told.end(), *paid.events, *ends]
+
+
 def find(events, kind, **fields):
     """The place of the first event of a kind with these fields."""
     return next(
@@ -209,6 +270,9 @@ def injected():
         only_log(("p", ["v1", "v2"], {"told": "unknown"}), ("w", ["v3"], {"told": "unknown"})),
         lambda rows: swapped(rows, "v2", "v3"),
     )  # fmt: skip
+    paid = transactions()
+    yield "torn transaction", set(), edit(paid, FinalLog, topic="mails", rows=without("mails 2"))
+    yield "torn transaction", {"lost write"}, edit(paid, FinalLog, topic="bills", rows=without("bills 0"))
     yield "zombie effect", set(), edit(clean, Send, process="p1", number=3, change={"told": "fenced"})
     yield "zombie effect", set(), [
         *clean, replace(clean[find(clean, Poll, process="r")], number=9, role="run-1", process="p1"),
@@ -235,7 +299,7 @@ def injected():
     ]  # fmt: skip
     yield "replay divergence", set(), edit(clean, Poll, process="driver-2", rows=lambda rows: rows[:-1])
     yield "stale acknowledgement", set(), edit(clean, Acknowledge, moved=False, change={"moved": True})
-    yield "stale acknowledgement", set(), edit(
+    yield "stale acknowledgement", {"passed without acknowledgement"}, edit(
         clean, CursorSeen, mark_delete=at[4], revision=1, change={"mark_delete": at[6]}
     )  # fmt: skip
     yield "cursor going back", set(), edit(
@@ -243,6 +307,33 @@ def injected():
     )  # fmt: skip
     yield "cursor going back", set(), edit(
         clean, CursorSeen, mark_delete=at[4], revision=1, change={"revision": 0, "mark_delete": at[2]}
+    )  # fmt: skip
+    shared = sharing().events
+    taken = [row.position for row in sharing().rows]
+    yield "passed without acknowledgement", set(), edit(
+        shared, Acknowledge, revision=1, change={"positions": (taken[4],)}
+    )  # fmt: skip
+    yield "passed without acknowledgement", {"stale acknowledgement"}, edit(
+        edit(paid, FinalLog, topic="mails", rows=without("mails 2")), FinalLog, topic="bills", rows=without("bills 2")
+    )  # fmt: skip
+    yield "passed without acknowledgement", set(), [
+        *edit(shared, DeadLetters, change={"rows": ()}),
+        CursorSeen(topic="orders", process="z", subscription="k", told="ok", mark_delete=taken[3], asked_at=21.6),
+    ]  # fmt: skip
+    yield "dead letter twice", set(), edit(shared, DeadLetters, rows=lambda rows: [*rows, *rows])
+    yield "delivered after acknowledgement", set(), edit(
+        shared, Poll, process="c2", number=4, rows=lambda rows: [sharing().rows[0], *rows]
+    )  # fmt: skip
+    yield "delivered after acknowledgement", set(), edit(
+        shared, Poll, process="c2", number=5, rows=lambda rows: [sharing().rows[1], *rows]
+    )  # fmt: skip
+    yield "delivered after acknowledgement", set(), edit(
+        paid, Poll, process="t2", rows=lambda rows: [story_row("v0", 0), *rows]
+    )  # fmt: skip
+    yield "key out of order", set(), edit(shared, Poll, process="c2", number=4, change={"rows": ()})
+    yield "key out of order", set(), edit(
+        edit(shared, DeadLetters, change={"rows": ()}),
+        Poll, process="c2", number=3, rows=lambda rows: sharing().rows[3:4],
     )  # fmt: skip
     yield "token spent twice", set(), only_log(
         ("p", [Row("t1", token="T")], {"group": "g"}), ("w", [Row("t2", token="T")], {"group": "g"})
@@ -265,6 +356,10 @@ def injected():
     yield "compaction going back", set(), edit(clean, CompactionSeen, process="other", change={"horizon": at[1]})
 
 
+def story_row(value, number):
+    return Row(value, Position(0, number, 0))
+
+
 def next_owner_skips():
     """Two owners of a subscription, one after the other, and a record that came to neither."""
     rows = only_log(*[("p", [f"v{n}"], {}) for n in range(4)])[-1].rows
@@ -281,6 +376,10 @@ def test_a_clean_history_has_no_anomaly():
     assert report.anomalies == [], str(report)
     assert report.not_checked == []
     assert str(report).endswith("No anomaly.")
+    for events in (sharing().events, transactions()):
+        report = check(merge(events))
+        assert report.anomalies == [], str(report)
+        assert report.not_checked == []
 
 
 @pytest.mark.parametrize(("name", "implied", "history"), INJECTED, ids=[name for name, _, _ in INJECTED])
@@ -449,7 +548,7 @@ ACTS = (Model.send, Model.send, Model.poll, Model.consume, Model.acknowledge, Mo
 
 
 def test_events_survive_being_written():
-    for event in story().events:
+    for event in (*story().events, *sharing().events, *transactions()):
         assert from_line(to_line(event)) == event
 
 

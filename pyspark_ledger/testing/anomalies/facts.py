@@ -5,13 +5,24 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
 from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.testing.anomalies.marks import Subscriptions
-from pyspark_ledger.testing.history import Acknowledge, Event, FinalLog, Poll, Reset, Row, Send, Told, rows_read
+from pyspark_ledger.testing.history import (
+    Acknowledge,
+    DeadLetters,
+    Event,
+    FinalLog,
+    Poll,
+    Reset,
+    Row,
+    Send,
+    Told,
+    rows_read,
+)
 
 E = TypeVar("E", bound=Event)
 
@@ -47,6 +58,19 @@ class Topic:
     @cached_property
     def final(self) -> FinalLog | None:
         return next((event for event in reversed(self.of(FinalLog)) if event.is_ok), None)
+
+    @cached_property
+    def letters(self) -> dict[str, DeadLetters]:
+        """Subscription -> its dead letters, as they were read last."""
+        return {event.subscription: event for event in self.of(DeadLetters) if event.is_ok}
+
+    @cached_property
+    def dead(self) -> dict[str, set[int]]:
+        """Subscription -> the places in the log of what has died."""
+        return {
+            name: {self.before(row.position) for row in event.rows if row.position is not None}
+            for name, event in self.letters.items()
+        }
 
     @cached_property
     def subscriptions(self) -> Subscriptions:
@@ -133,8 +157,34 @@ class Facts:
         for event in self.history:
             if event.topic not in found:
                 found[event.topic] = Topic(event.topic)
-            found[event.topic].events.append(event)
+            found[event.topic].events.append(self._settled(event))
         return list(found.values())
+
+    def _settled(self, event: Event) -> Event:
+        """What became of an acknowledgement in a transaction whose outcome is unknown is shown by what was sent in it:
+        if nothing of that is there, it was not done."""
+        if not isinstance(event, Acknowledge) or not event.together or event.told != "unknown":
+            return event
+        sends = self.transactions.get(event.together, [])
+        if not sends or any(send.topic not in self._final for send in sends):
+            return event
+        is_done = any(row.value in self._final[send.topic] for send in sends for row in send.rows)
+        return event if is_done else replace(event, told="refused")
+
+    @cached_property
+    def transactions(self) -> dict[str, list[Send]]:
+        """What was sent in each transaction over several topics."""
+        found: dict[str, list[Send]] = defaultdict(list)
+        for send in self.of(Send):
+            if send.together:
+                found[send.together].append(send)
+        return found
+
+    @cached_property
+    def _final(self) -> dict[str, set[str]]:
+        """The values of topics of which nothing was trimmed, in the end."""
+        whole = (event for event in self.of(FinalLog) if event.is_ok and event.start == EARLIEST)
+        return {event.topic: {row.value for row in event.rows} for event in whole}
 
     def of(self, kind: type[E]) -> list[E]:
         return [event for event in self.history if isinstance(event, kind)]

@@ -50,6 +50,7 @@ class Subscriptions:
         self._acks, self._before = acks, before
         resets = list(resets)
         self.resets = [reset for reset in resets if reset.is_ok and reset.revision is not None]
+        self._dropping = [each for each in resets if each.told in ("ok", "unknown") and not each.keeps_acks]
         self._doubtful = {reset.subscription for reset in resets if reset.told == "unknown" and reset.keeps_acks}
 
     @cached_property
@@ -101,6 +102,10 @@ class Subscriptions:
         while revision > 0 and poll.subscription in self._doubtful and (poll.subscription, revision) not in self._told:
             revision = self.life(poll.subscription, revision - 1)
             yield poll.subscription, revision
+
+    def times_begun_anew(self, subscription: str) -> int:
+        """How often somebody has reset it, or may have, so that what was acknowledged comes again."""
+        return sum(reset.subscription == subscription for reset in self._dropping)
 
     @cached_property
     def _told(self) -> set[Life]:

@@ -77,6 +77,7 @@ def unseen(facts: Facts) -> Iterator[Anomaly]:
     for topic in facts.topics:
         for who, polls in _audiences(topic).items():
             given = {topic.before(row.position) for poll in polls for row in poll.rows if row.position in topic.log}
+            given |= topic.dead.get(polls[0].subscription, set())
             if not given:
                 continue
             first, last = _first_expected(topic, polls, min(given)), max(given)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.testing.anomalies.facts import Anomaly, Facts, Topic, said, went_back
 from pyspark_ledger.testing.anomalies.marks import Life, Marks
-from pyspark_ledger.testing.history import Acknowledge, CursorSeen, Reset
+from pyspark_ledger.testing.history import Acknowledge, CursorSeen, Poll, Reset
 
 
 def stale_acknowledgement(facts: Facts) -> Iterator[Anomaly]:
@@ -52,7 +52,8 @@ def _moved_by_nobody(topic: Topic) -> Iterator[Anomaly]:
         start = starts.setdefault((seen.subscription, seen.revision), seen.mark_delete)
         life = seen.subscription, subscriptions.life(seen.subscription, seen.revision)
         at = seen.asked_at if seen.told_at is None else seen.told_at
-        furthest = max(topic.before(start), limits[life].cumulative(at) if life in limits else 0)
+        buried = max(topic.dead.get(seen.subscription, ()), default=-1) + 1
+        furthest = max(topic.before(start), buried, limits[life].cumulative(at) if life in limits else 0)
         if topic.before(seen.mark_delete) > furthest:
             place = topic.positions[furthest]
             text = f"{seen.process} saw subscription '{seen.subscription}' of '{topic.name}' at {seen.mark_delete} "
@@ -66,6 +67,44 @@ def _as_cumulative(ack: Acknowledge) -> Acknowledge:
         return Acknowledge(asked_at=ack.asked_at)
     ends = [Position(at.ledger, at.entry, at.index + 1) for at in ack.positions]
     return Acknowledge(asked_at=ack.asked_at, upto=max([ack.upto or EARLIEST, *ends]))
+
+
+def passed_without_acknowledgement(facts: Facts) -> Iterator[Anomaly]:
+    """A subscription has moved past a record that nobody has acknowledged, and that is no dead letter (I1, I7): no one
+    will ever get it."""
+    for topic in facts.topics:
+        starts, passed = topic.subscriptions.starts, dict[Life, int]()
+        for seen in sorted(topic.of(CursorSeen), key=lambda seen: (seen.revision, seen.mark_delete)):
+            life = seen.subscription, seen.revision
+            if not seen.is_ok:
+                continue
+            first = passed.setdefault(life, topic.before(starts.get(life, seen.mark_delete)))
+            passed[life] = stop = max(first, topic.before(seen.mark_delete))
+            left = _left_alone(topic, seen, first, stop)
+            if left is not None:
+                row = topic.rows[left]
+                text = f"{seen.process} saw subscription '{seen.subscription}' of '{topic.name}' at {seen.mark_delete} "
+                why = f"({said(seen)}), past {row.value!r} at {row.position}, which nobody has acknowledged"
+                yield Anomaly("passed without acknowledgement", text + why, (seen,))
+
+
+def _left_alone(topic: Topic, seen: CursorSeen, first: int, stop: int) -> int | None:
+    """The first place in [first, stop) of a record that was neither acknowledged nor died."""
+    dead = topic.dead.get(seen.subscription, set())
+    then = Poll(subscription=seen.subscription, revision=seen.revision, told_at=seen.told_at, asked_at=seen.asked_at)
+    while (first := topic.subscriptions.first_unacknowledged(then, first, stop)) in dead and first < stop:
+        first += 1
+    return first if first < stop else None
+
+
+def dead_letter_twice(facts: Facts) -> Iterator[Anomaly]:
+    """A record is twice in the dead letters of a subscription, which was not reset meanwhile (I1)."""
+    for topic in facts.topics:
+        for name, letters in topic.letters.items():
+            for position, times in Counter(row.position for row in letters.rows).items():
+                if times > 1 + topic.subscriptions.times_begun_anew(name):
+                    text = f"the dead letters of subscription '{name}' of '{topic.name}' have {position} {times} times"
+                    yield Anomaly("dead letter twice", f"{text} ({said(letters)})", (letters,))
 
 
 def cursor_going_back(facts: Facts) -> Iterator[Anomaly]:

@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 
 from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.testing.anomalies.facts import Anomaly, Facts, Topic, said
-from pyspark_ledger.testing.history import Acknowledge, Event, FinalFiles, Poll, Reset, Row, Send
+from pyspark_ledger.testing.history import Acknowledge, Event, FinalFiles, Poll, Reset, Row, Send, rows_read
 
 
 def aborted_read(facts: Facts) -> Iterator[Anomaly]:
@@ -60,8 +60,9 @@ def _placed(topic: Topic) -> Iterator[tuple[Event, Row]]:
     """Every record with its position, as it was read or told."""
     final = [] if topic.final is None else [(topic.final, row) for row in topic.final.rows]
     polled = ((poll, row) for poll in topic.polls for row in poll.rows)
+    died = ((event, row) for event in topic.letters.values() for row in rows_read(event))
     told = ((send, row) for send in topic.sends if send.is_ok for row in send.rows)
-    for event, row in chain(final, polled, told):
+    for event, row in chain(final, polled, died, told):
         if row.position is not None:
             yield event, row
 
@@ -164,6 +165,33 @@ def torn_commit(facts: Facts) -> Iterator[Anomaly]:
                 between = next(row for row in topic.rows[min(there) : max(there)] if row.value not in ours)
                 text = f"between the records that {send.process} sent at once ({said(send)}) lies {between.value!r}, "
                 yield Anomaly("torn commit", f"{text}at {between.position} of '{topic.name}'", (send, topic.final))
+
+
+def torn_transaction(facts: Facts) -> Iterator[Anomaly]:
+    """Of what was sent to several topics in one transaction some is there and some is not (I3). Records that were sent
+    in several transactions belong to none of them."""
+    topics = {topic.name: topic for topic in facts.topics}
+    times = {name: _transactions_of(topic) for name, topic in topics.items()}
+    for name, sends in facts.transactions.items():
+        if any(topics[send.topic].final is None or topics[send.topic].start > EARLIEST for send in sends):
+            continue
+        own = [(send, row) for send in sends for row in send.rows if times[send.topic][row.value] == {name}]
+        there = [(send, row) for send, row in own if row.value in topics[send.topic].where]
+        missing = [(send, row) for send, row in own if row.value not in topics[send.topic].where]
+        if there and missing:
+            (first, row), (other, lost) = there[0], missing[0]
+            text = f"of transaction {name} by {first.process} ({said(first)}) {row.value!r} is in '{first.topic}', and "
+            events = (first,) if first is other else (first, other)
+            yield Anomaly("torn transaction", f"{text}{lost.value!r} is not in '{other.topic}'", events)
+
+
+def _transactions_of(topic: Topic) -> dict[str, set[str]]:
+    """Value -> the transactions in which it was sent."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for send in topic.sends:
+        for row in send.rows:
+            found[row.value].add(send.together)
+    return found
 
 
 def _may_be_left_out(row: Row) -> bool:
