@@ -46,9 +46,10 @@ def _known_to_be_done(topic: Topic) -> dict[Life, dict[int, Marks]]:
             positions = tuple(row.position for row in letters.rows if row.position is not None)
             told.append(Acknowledge(subscription=letters.subscription, positions=positions, told_at=letters.told_at))
     known: dict[Life, dict[int, Marks]] = defaultdict(lambda: defaultdict(Marks))
-    for ack in sorted((ack for ack in told if ack.told_at is not None), key=lambda ack: ack.told_at or 0.0):
+    since = [replace(ack, asked_at=ack.told_at) for ack in told if ack.told_at is not None]
+    for ack in sorted(since, key=lambda ack: ack.asked_at):
         life = topic.subscriptions.life(ack.subscription, ack.revision)
-        known[ack.subscription, life][ack.revision].add(replace(ack, asked_at=ack.told_at), topic.before)
+        known[ack.subscription, life][ack.revision].add(ack, topic.before)
     return dict(known)
 
 
