@@ -249,6 +249,7 @@ class Consumer(Receiver):
         >>> first.position == again.position, first.epoch < again.epoch
         (True, True)
         """
+        self._check_not_forked()
         with self._lock:
             self._check_open()
             self.flush()
@@ -261,6 +262,7 @@ class Consumer(Receiver):
         Raises Fenced if another has taken over; InvalidInput (LEDGER_TOO_MANY_GAPS) if too many records before the
         acknowledged ones are missing; Unavailable or OutcomeUnknown if ZooKeeper does not answer. The acknowledgements
         are then written by the next flush."""
+        self._check_not_forked()
         with self._lock:
             self._flush()
 
@@ -302,6 +304,7 @@ class Consumer(Receiver):
 
         Raises what :meth:`flush` raises. The subscription is released even then, and the records whose acknowledgements
         could not be written are delivered again."""
+        self._check_not_forked()
         with self._lock:
             if not self._closed:
                 try:

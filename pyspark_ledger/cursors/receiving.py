@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from pyspark_ledger.base.clock import Deadline
+from pyspark_ledger.base.forks import OneProcess
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.cursors import loss
@@ -106,6 +107,7 @@ class Receiver(ABC):
         self._history = log.histories
         self._lock = threading.RLock()
         self._closed = False
+        self._process = OneProcess()
         self._epoch = self._revision = -1
         self._seen = SeenRevision(0)
         self._queue: deque[Message] = deque()
@@ -159,6 +161,7 @@ class Receiver(ABC):
         subscription by a backlog quota (LEDGER_EVICTED), are no longer in the log (LEDGER_TRIMMED), or were given up
         because their file is damaged (LEDGER_ENTRY_LOST): then reset it, or make the consumer with
         ``fail_on_data_loss=False``, to go on without them."""
+        self._check_not_forked()
         deadline = None if timeout_s is None else Deadline(self._log.clock, timeout_s)
         while True:
             with self._lock:
@@ -276,12 +279,17 @@ class Receiver(ABC):
                 assert ordinal is not None  # only of compacted records it may not be known
                 yield Message(*fields[:6], ordinal, fields[7], read.epoch, read.revision, source=self._node.key)
 
+    def _check_not_forked(self) -> None:
+        """A child would receive and acknowledge as its parent, beside it (I6)."""
+        self._process.check(f"{self._node.what}: this consumer")
+
     def _check_open(self) -> None:
         if self._closed:
             raise InvalidInput("this consumer is closed", "LEDGER_CLOSED")
 
     def _check_ours(self, message: Message) -> None:
         """Elsewhere the same number is another record, which nobody has handled."""
+        self._check_not_forked()
         if message.source != self._node.key:
             raise InvalidInput(
                 f"{self._node.what}: message {message.position} was delivered to another subscription, or by another "
@@ -309,4 +317,5 @@ class Receiver(ABC):
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
+        if not self._process.is_another:  # a child that ends in its parent's block has nothing to close
+            self.close()

@@ -408,6 +408,7 @@ class SharedConsumer(Receiver):
         subscription. The messages have a greater epoch then, and acknowledgements of the earlier ones do not count.
 
         Raises what :meth:`flush` raises, and CursorUnderRevision if somebody resets the subscription right now."""
+        self._check_not_forked()
         with self._lock:
             if self._follow() is None:
                 raise CursorUnderRevision(f"subscription '{self._node.name}' is being reset: try again")
@@ -421,6 +422,7 @@ class SharedConsumer(Receiver):
         Raises Fenced if an owner has taken the subscription alone; InvalidInput (LEDGER_TOO_MANY_GAPS) if too many
         records before the acknowledged ones are missing; Unavailable or OutcomeUnknown if ZooKeeper does not answer.
         The acknowledgements are then written by the next flush."""
+        self._check_not_forked()
         with self._lock:
             self._check_history()
             try:
@@ -434,6 +436,7 @@ class SharedConsumer(Receiver):
 
         Raises what :meth:`flush` raises. It leaves even then, and the records whose acknowledgements could not be
         written are delivered again."""
+        self._check_not_forked()
         with self._lock:
             if not self._closed:
                 try:

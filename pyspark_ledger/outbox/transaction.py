@@ -17,6 +17,7 @@ from pyspark_ledger.append.prepared import STAGED_TOO_LONG_AGO
 from pyspark_ledger.append.record_check import RecordCheck
 from pyspark_ledger.append.sender import FRESH_S
 from pyspark_ledger.append.several import Beside, Part, Together, check_number
+from pyspark_ledger.base.forks import OneProcess
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.cursors.acknowledging import Acknowledging
 from pyspark_ledger.cursors.receiving import Message, Receiver
@@ -78,6 +79,7 @@ class Transaction:
         self._namespace, self._mints = namespace, mint_tokens
         self._producer, self._sequence_id = producer or "", checked_id(sequence_id)
         self._duplicate = False
+        self._process = OneProcess()
         self._rows: dict[str, _Rows] = {}
         self._messages: dict[int, tuple[Receiver, list[Message]]] = {}
         self._tokens: dict[tuple[str, str], Consumption] = {}
@@ -230,6 +232,7 @@ class Transaction:
         return kept[topic]
 
     def _check_open(self) -> None:
+        self._process.check("this transaction")
         if self._closed:
             raise InvalidInput("this transaction has ended: make another one", "LEDGER_CLOSED")
 

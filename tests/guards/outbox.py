@@ -176,4 +176,12 @@ GUARDS = [
         tests=("outbox/test_outbox.py::test_a_copy_that_looked_before_the_token_went_does_not_begin_again_I11",),
         hangs=True,
     ),
+    Guard(
+        "outbox/a-forked-transaction-does-nothing",
+        "outbox/transaction.py",
+        '        self._process.check("this transaction")\n',
+        instead="",
+        why="The parent and its child would both do what was collected before the fork (I6).",
+        tests=("cursors/test_forks.py::test_a_forked_child_is_refused_and_its_parent_goes_on_I6",),
+    ),
 ]
