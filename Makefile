@@ -3,7 +3,13 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c requirements.lock
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+# Only files whose hashes a lock file names: also what builds packages that come as source is installed from one.
+LOCKED := $(PIP) --require-hashes --no-build-isolation --no-deps
+THIS := $(PIP) --no-build-isolation --no-deps -e .
+# A package that a lock file lacks, on this platform or with this Python, is said here and not in the middle of a test.
+COMPLETE := $(PY) -m pip --disable-pip-version-check check > /dev/null || { $(PY) -m pip check; exit 1; }
+BUILD_LOCK := requirements-build.lock
 # Processes that run tests.
 WORKERS ?= 2
 PROTOS := pyspark_ledger/zk_metadata/records pyspark_ledger/zk_metadata/format1
@@ -11,10 +17,10 @@ PROTOS := pyspark_ledger/zk_metadata/records pyspark_ledger/zk_metadata/format1
 GRPCIO_TOOLS = $(shell sed -n 's/^proto = \["\(.*\)"\]/\1/p' pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test core spark lint coverage bench search soak fuzz guards simulate proto wheel clean
+.PHONY: help setup java prometheus browser demo docs test core spark lint coverage bench bench-quick bench-peers search kerberos soak fuzz guards simulate lock audit proto reference wheel clean
 
 help: ## show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 setup: java $(VENV)/.ready ## make .venv with everything pinned in requirements.lock; check Java
 
@@ -25,14 +31,20 @@ $(PY):
 	  echo "could not make $(VENV); on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 
 # What the demo needs, and nothing for tests.
-$(VENV)/.demo: pyproject.toml requirements.lock | $(PY)
+$(VENV)/.demo: pyproject.toml $(BUILD_LOCK) requirements-demo.lock | $(PY)
 	@echo "Installing Spark and what else the demo needs into $(VENV)"
-	@$(PIP) -e '.[spark]'
+	@$(LOCKED) -r $(BUILD_LOCK)
+	@$(LOCKED) -r requirements-demo.lock
+	@$(THIS)
+	@$(COMPLETE)
 	@touch $@
 
-$(VENV)/.ready: pyproject.toml requirements.lock | $(PY)
+$(VENV)/.ready: pyproject.toml $(BUILD_LOCK) requirements.lock | $(PY)
 	@echo "Installing Spark, the test tools and the linters into $(VENV)"
-	@$(PIP) -e '.[dev]'
+	@$(LOCKED) -r $(BUILD_LOCK)
+	@$(LOCKED) -r requirements.lock
+	@$(THIS)
+	@$(COMPLETE)
 	@touch $@ $(VENV)/.demo
 
 # The major version of the java that Spark would take; empty if there is none.
@@ -55,6 +67,46 @@ java:
 	echo "or set JAVA_HOME to where one is, and run make again."; \
 	exit 1
 
+# A test asks Prometheus every expression of the dashboard and the alerts. Debian's package is unpacked into .venv: nothing
+# is installed, no service is started, and no root is needed unless apt has no package lists yet.
+PROMETHEUS := $(VENV)/prometheus
+
+prometheus: ## Prometheus for the tests, into .venv, unless there is one
+	@command -v prometheus >/dev/null && command -v promtool >/dev/null && exit 0; \
+	test -x $(PROMETHEUS)/usr/bin/prometheus && exit 0; \
+	if command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null; then \
+	  echo "Unpacking Debian's package prometheus into $(PROMETHEUS), about 100 MB"; \
+	  rm -rf $(PROMETHEUS).tmp && mkdir -p $(PROMETHEUS).tmp && cd $(PROMETHEUS).tmp && \
+	  { apt-cache show prometheus >/dev/null 2>&1 || test "$$(id -u)" != 0 || apt-get update -qq; } && \
+	  apt-get download -qq -o APT::Sandbox::User=root prometheus && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb && \
+	  cd $(CURDIR) && rm -rf $(PROMETHEUS) && mv $(PROMETHEUS).tmp $(PROMETHEUS) && exit 0; \
+	fi; \
+	echo "The tests need Prometheus (prometheus and promtool in PATH). Please install it (Debian and Ubuntu:"; \
+	echo "sudo apt-get install prometheus; macOS: brew install prometheus), and run make again."; \
+	exit 1
+
+# What the tests of the console use: the names under which Debian, Ubuntu, Google and macOS have them.
+HAVE_BROWSER = { command -v chromium || command -v chromium-browser || command -v google-chrome || \
+  test -x "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"; } >/dev/null && \
+  { command -v chromedriver || test -x "$$CHROMEWEBDRIVER/chromedriver"; } >/dev/null
+INSTALL_BROWSER ?= yes
+
+browser:
+	@if $(HAVE_BROWSER); then exit 0; fi; \
+	echo "The tests of the console need Chromium (or Chrome) and chromedriver, which are not here."; \
+	if test "$(INSTALL_BROWSER)" != no -a "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
+	  echo "So system packages are about to be installed with apt-get: chromium and chromium-driver, and what they need,"; \
+	  echo "about 400 MB. INSTALL_BROWSER=no leaves the system as it is."; \
+	  if test -t 0; then echo "Ctrl-C within five seconds stops it."; sleep 5; fi; \
+	  apt-get update -qq; \
+	  apt-get install -y -qq chromium chromium-driver; \
+	  if $(HAVE_BROWSER); then exit 0; fi; \
+	  echo "That did not bring them."; \
+	fi; \
+	echo "Please install them (Debian: sudo apt-get install chromium chromium-driver; Ubuntu: sudo snap install chromium;"; \
+	echo "macOS: brew install --cask google-chrome chromedriver), and run make again."; \
+	exit 1
+
 demo: java $(VENV)/.demo ## write a stream, kill its driver twice, and count that nothing was lost or doubled
 	@$(PY) -m examples.demo
 
@@ -63,15 +115,19 @@ demo: java $(VENV)/.demo ## write a stream, kill its driver twice, and count tha
 CORE_TESTS := $(PY) -m pytest -m "not spark and not soak" -n $(WORKERS)
 SPARK_TESTS := $(PY) -m pytest -m "spark and not soak" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# What needs no Spark comes first, what does comes second, also after failures in the first (pytest's status 1), but not
-# if that was interrupted or could not run at all. A failure in either fails the command.
-test: lint ## lint, types, import rules and all tests but the long ones
-	@$(CORE_TESTS); core=$$?; test $$core -le 1 || exit $$core; $(SPARK_TESTS) && exit $$core
+# Both beside each other, because most tests wait for something most of the time. What the tests without Spark print comes
+# at the end. A failure in either fails the command; whoever is interrupted ends both.
+test: lint prometheus browser ## lint, types, import rules and all tests but the long ones
+	@log=$$(mktemp); $(CORE_TESTS) >$$log 2>&1 & core=$$!; \
+	trap 'kill $$core 2>/dev/null; rm -f $$log' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; \
+	echo "The tests that start Spark, and beside them the others, whose results follow:"; \
+	$(SPARK_TESTS); spark=$$?; wait $$core; core=$$?; \
+	echo "The tests that need no Spark:"; cat $$log; test $$core -eq 0 && exit $$spark; exit $$core
 
-core: setup ## the tests that need no Spark
+core: setup prometheus ## the tests that need no Spark
 	@$(CORE_TESTS)
 
-spark: setup ## the tests that start Spark
+spark: setup browser ## the tests that start Spark
 	@$(SPARK_TESTS)
 
 lint: setup ## ruff, mypy --strict, import rules
@@ -80,7 +136,12 @@ lint: setup ## ruff, mypy --strict, import rules
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-coverage: setup ## lines and branches of the core that its tests pass; under 90 % is a reason to look
+# Strict: a broken link, a page that mkdocs.yml leaves out, a public name without a docstring: each fails. Asks no network.
+docs: setup ## build the documentation as a site, into site/
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+	@echo "The site is in site/: open site/index.html. With its search: $(PY) -m http.server -d site --bind 127.0.0.1"
+
+coverage: setup prometheus ## lines and branches of the core that its tests pass; under 90 % is a reason to look
 	@$(CORE_TESTS) --cov --cov-report=term --cov-report=json:.coverage.json
 	@$(PY) -c 'import json; t = json.load(open(".coverage.json"))["totals"]; print("the core: {:.1%} of lines, {:.1%} of branches" \
 	  .format(t["covered_lines"] / t["num_statements"], t["covered_branches"] / t["num_branches"]))'
@@ -92,6 +153,36 @@ guards: setup ## take every guard of the protocols out, one after the other: doe
 bench: setup ## measure
 	$(PY) -m benchmarks.run
 
+bench-quick: setup ## a minute of it: reading and writing against the ceiling and Parquet, as ratios that nobody judges
+	$(PY) -m benchmarks.run --only source,sink --rows 1000000 --rounds 1
+
+# The peers need an environment of their own: the newest PySpark that all of them are built for, and their jars, by mvn.
+PEERS := .venv-peers
+# ROWS of 128 bytes (10 million; the other sizes follow), ROUNDS that count, ONLY=tiny,writers for some of the workloads,
+# LONG=1 to let the ledger grow to a million commits, SMALL=1 for next to nothing of each, to see that it runs.
+ROWS ?=
+ROUNDS ?= 3
+ONLY ?=
+LONG ?=
+SMALL ?=
+
+PEERS_PIP := $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps
+
+$(PEERS)/.ready: pyproject.toml $(BUILD_LOCK) requirements-peers.lock benchmarks/peers/jars.py
+	@echo "Installing PySpark and what the peers need into $(PEERS), and their jars into .peers"
+	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	@$(PEERS_PIP) --require-hashes -r $(BUILD_LOCK)
+	@$(PEERS_PIP) --require-hashes -r requirements-peers.lock
+	@$(PEERS_PIP) -e .
+	@$(PEERS)/bin/python -m benchmarks.peers.jars .peers
+	@touch $@
+
+# A whole run is written into docs/benchmarks.md. A part of one is only printed, like one that is SMALL.
+bench-peers: java $(PEERS)/.ready ## measure beside Kafka, Delta and Parquet; ONLY=tiny,writers for some of it
+	@$(PEERS)/bin/python -m benchmarks.peers --rounds $(ROUNDS) $(if $(ROWS),--rows $(ROWS)) $(if $(ONLY),--only $(ONLY)) \
+	  $(if $(LONG),--long) $(if $(SMALL),--small)
+	@$(if $(ONLY)$(SMALL),,$(PEERS)/bin/python -m benchmarks.peers.report .peers/results.json)
+
 search: setup ## properties and state machines with new random examples, twenty times as many, and the long tests
 	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-search} $(PY) -m pytest -m "soak or hypothesis" -n $(WORKERS) --timeout 0
 
@@ -100,6 +191,12 @@ SECONDS ?= 600
 SEED ?=
 # So many producers more, which all write to one topic.
 PRODUCERS ?= 0
+
+kerberos: setup ## log in to ZooKeeper by Kerberos; needs Debian's krb5-kdc, krb5-admin-server and libkrb5-dev
+	@for program in krb5kdc kdb5_util kadmin.local; do PATH="$$PATH:/usr/sbin" command -v $$program >/dev/null || { \
+	  echo "$$program is needed: apt-get install krb5-kdc krb5-admin-server libkrb5-dev"; exit 1; }; done
+	@$(LOCKED) -r requirements-kerberos.lock
+	$(PY) -m pytest tests/zk_metadata/test_zk_kerberos.py
 
 soak: setup ## real processes under real faults for SECONDS=600, drawn from SEED, and then the checker
 	$(PY) -m tests.soak --seconds $(SECONDS) --producers $(PRODUCERS) $(if $(SEED),--seed $(SEED))
@@ -114,13 +211,26 @@ simulate: setup ## SEEDS=1000 simulated histories under every fault that we know
 INPUTS ?= 1000000
 TARGET ?=
 
-$(VENV)/.fuzz: $(VENV)/.ready
+$(VENV)/.fuzz: $(VENV)/.ready requirements-fuzz.lock
 	@echo "Installing atheris into $(VENV)"
-	@$(PIP) -e '.[fuzz]'
+	@$(LOCKED) -r requirements-fuzz.lock
 	@touch $@
 
 fuzz: setup $(VENV)/.fuzz ## every parser with a million inputs, none of which may raise but an error by name
 	@$(PY) -m tests.support.fuzz --inputs $(INPUTS) --target '$(TARGET)' --seed $(or $(SEED),1)
+
+# UPGRADE=yes takes the newest versions of everything.
+UPGRADE ?= no
+
+# Before there is a .venv, or if a lock file has a conflict, any pip will do.
+lock: | $(PY) ## write requirements*.lock again: what pyproject.toml asks for, with the hashes of all its files
+	$(PY) tools/lock.py $(if $(filter yes,$(UPGRADE)),--upgrade)
+
+# Strict: a package that the service does not know was not looked at, and that is no good news.
+audit: | $(PY) ## ask a service on the internet whether anything that is locked has a known weakness
+	@test -x $(VENV)/audit/bin/python || $(PYTHON) -m venv $(VENV)/audit
+	@$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-audit.lock
+	$(VENV)/audit/bin/pip-audit --strict --disable-pip --require-hashes $(addprefix -r ,$(wildcard requirements*.lock))
 
 proto: ## generate the protobuf code again, with the oldest protoc that is supported
 	test -x $(VENV)/proto/bin/python || $(PYTHON) -m venv $(VENV)/proto
@@ -132,18 +242,22 @@ proto: ## generate the protobuf code again, with the oldest protoc that is suppo
 
 # Each picture ends with the hash of its source, so that a test finds one that was not rendered again.
 .PHONY: pictures
-pictures: ## render docs/pictures/*.dot as SVG, with Graphviz
+pictures: ## render docs/pictures/*.dot as SVG, with Graphviz, and draw the plots of docs/benchmarks.md
 	@command -v dot >/dev/null || { echo "Graphviz is needed: apt-get install graphviz, or brew install graphviz"; exit 1; }
 	@for source in docs/pictures/*.dot; do \
 	  hash=$$($(PYTHON) -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest())' $$source) && \
 	  dot -Tsvg $$source > $$source.tmp && echo "<!-- source: $$hash -->" >> $$source.tmp && \
 	  mv $$source.tmp $${source%.dot}.svg || exit 1; \
 	done
+	@$(PYTHON) -m website.plots
+
+reference: setup ## make the tables of docs/options.md from the code
+	@$(PY) -m website.reference
 
 wheel: setup ## build dist/*.whl
 	$(PY) -m build --wheel --no-isolation
 
 clean: ## remove what builds and tests leave behind (.venv stays)
-	rm -rf dist build .coverage .coverage.json .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .fuzz
+	rm -rf dist build site .coverage .coverage.json .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .fuzz
 	rm -rf spark-warehouse metastore_db artifacts derby.log
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -38,20 +38,20 @@ def _fixed_width(rows: int, width: int, data: bytes, kind: pa.DataType) -> pa.Ar
     return pa.Array.from_buffers(kind, rows, [None, offsets, pa.py_buffer(data)])
 
 
-def _batch(rows: int, seed: int) -> pa.RecordBatch:
+def _batch(rows: int, payload_bytes: int, seed: int) -> pa.RecordBatch:
     noise = random.Random(seed)
     columns = {
         "id": pa.array(array("q", range(rows)), pa.int64()),
         "text": _fixed_width(rows, TEXT_BYTES, noise.randbytes(rows * 10).hex().encode(), pa.string()),
-        "payload": _fixed_width(rows, PAYLOAD_BYTES, noise.randbytes(rows * PAYLOAD_BYTES), pa.binary()),
+        "payload": _fixed_width(rows, payload_bytes, noise.randbytes(rows * payload_bytes), pa.binary()),
     }
     return pa.RecordBatch.from_pydict(columns)
 
 
 @cache
-def prepared_batches(rows: int) -> list[pa.RecordBatch]:
+def prepared_batches(rows: int, payload_bytes: int) -> list[pa.RecordBatch]:
     """Made once per worker process; every later read yields the same ones."""
-    return [_batch(rows, seed) for seed in range(PREPARED_BATCHES)]
+    return [_batch(rows, payload_bytes, seed) for seed in range(PREPARED_BATCHES)]
 
 
 @dataclass
@@ -60,13 +60,14 @@ class Rows(InputPartition):
 
 
 class CeilingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Options: rows, partitions, rowsPerTrigger (0 = all at once), restSeconds (sleep in each read)."""
+    """Options: rows, partitions, rowsPerTrigger (0 = all at once), restSeconds (sleep in each read), payloadBytes."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self.rows = int(options["rows"])
         self.parts = int(options.get("partitions", 2))
         self.rows_per_trigger = int(options.get("rowsPerTrigger", 0))
         self.rest_seconds = float(options.get("restSeconds", 0))
+        self.payload_bytes = int(options.get("payloadBytes", PAYLOAD_BYTES))
 
     def prepareForTriggerAvailableNow(self) -> None:
         pass
@@ -87,7 +88,8 @@ class CeilingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: Rows) -> Iterator[pa.RecordBatch]:
         time.sleep(self.rest_seconds)
-        batches = prepared_batches(min(BATCH_ROWS, max(partition.count, 1)))
+        most = BATCH_ROWS * PAYLOAD_BYTES // self.payload_bytes  # as many bytes, whatever a row has
+        batches = prepared_batches(min(most, max(partition.count, 1)), self.payload_bytes)
         left, turn = partition.count, 0
         while left > 0:
             batch = batches[turn % PREPARED_BATCHES]

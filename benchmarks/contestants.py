@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count, permutations
@@ -58,13 +58,25 @@ class Bench:
             shutil.rmtree(folder)
 
 
-def race(bench: Bench, contestants: Contestants, measure: Callable[..., dict[str, Any]]) -> Results:
+def orders(names: Iterable[str]) -> list[tuple[str, ...]]:
+    """Every order of three or fewer. Of more, as many as there are names, twice: each name is at each place once, with
+    the same ones before it, and then with these after it."""
+    first = tuple(names)
+    if len(first) <= 3:
+        return list(permutations(first))
+    rotated = [first[turn:] + first[:turn] for turn in range(len(first))]
+    return rotated + [order[::-1] for order in rotated]
+
+
+def race(
+    bench: Bench, contestants: dict[str, Any], measure: Callable[..., dict[str, Any]], *, warm_up: bool = True
+) -> Results:
     """One warm-up round that does not count, then the rounds, each in another order. Six rounds of three see every
     order once: what a contestant leaves behind (compiled code, page cache) then harms the others alike."""
-    orders = list(permutations(contestants))
+    turns = orders(contestants)
     results: Results = {name: [] for name in contestants}
-    for turn in range(bench.rounds + 1):
-        for name in orders[turn % len(orders)]:
+    for turn in range(0 if warm_up else 1, bench.rounds + 1):
+        for name in turns[turn % len(turns)]:
             result = measure(bench, contestants[name])
             print(f"  {'warm-up' if turn == 0 else f'round {turn}'} {name}: {describe(result)}", flush=True)
             if turn:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PARENT = 1  # the field of /proc/<pid>/stat after the command's ")"
+_OWN_TIMES = slice(11, 13)  # user and system
 _TIMES = slice(11, 15)  # user and system, its own and those of its children that have ended
 
 
@@ -40,7 +41,16 @@ def tree(root: int | None = None) -> dict[int, list[str]]:
 def own_cpu_seconds() -> float:
     """What this process and its descendants have spent so far, with those that have ended and that their parents have
     waited for: of a machine that others use too."""
-    return sum(sum(map(int, fields[_TIMES])) for fields in tree().values()) / _TICKS_PER_SECOND
+    return seconds_of(sum(sum(map(int, fields[_TIMES])) for fields in tree().values()))
+
+
+def own_ticks(fields: list[str]) -> int:
+    """What a process has spent, without its children."""
+    return sum(map(int, fields[_OWN_TIMES]))
+
+
+def seconds_of(ticks: int) -> float:
+    return ticks / _TICKS_PER_SECOND
 
 
 def machine_cpu_seconds() -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from benchmarks.ceiling import PAYLOAD_BYTES
 from benchmarks.session import drain, rows_of
 
 ROW_BYTES = 8 + (4 + 20) + (4 + 100)  # in Arrow: a long, a string and a binary, each with its offset
@@ -15,13 +16,23 @@ ROWS_PER_FILE = 1_000_000  # about 80 MB of Parquet: one file is one partition u
 SCHEMA = "id long, text string, payload binary"
 ARROW_SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("payload", pa.binary())])
 
-# Half noise, half repetition: a text of hex digits, 48 bytes of a hash and 52 bytes of few words.
-_COLUMNS = (
-    "id",
-    "substring(sha2(string(id), 256), 1, 20) AS text",
-    "concat(unhex(sha2(concat('a', id), 256)), unhex(md5(string(id))), "
-    "binary(rpad(concat('device=', id % 1000), 52, ';status=ok'))) AS payload",
-)
+# Half noise, half repetition: a text of hex digits, 48 bytes of a hash and 52 bytes of few words, as often as there is
+# room in the payload.
+_NOISE_BYTES = 48
+
+
+def _columns(payload_bytes: int) -> tuple[str, ...]:
+    times = max(1, payload_bytes // (2 * _NOISE_BYTES))
+    noise = [
+        f"unhex(sha2(concat({turn or ''!r}, 'a', id), 256)), unhex(md5(concat({turn or ''!r}, id)))"
+        for turn in range(times)
+    ]
+    words = f"binary(rpad(concat('device=', id % 1000), {payload_bytes - times * _NOISE_BYTES}, ';status=ok'))"
+    return (
+        "id",
+        "substring(sha2(string(id), 256), 1, 20) AS text",
+        f"concat({', '.join(noise)}, {words}) AS payload",
+    )
 
 
 @dataclass(frozen=True)
@@ -41,10 +52,14 @@ def file_count(rows: int) -> int:
     return 2 * max(1, -(-rows // (2 * ROWS_PER_FILE)))
 
 
-def write_parquet(spark: SparkSession, path: Path, rows: int) -> Path:
-    """The rows, deterministic, in Spark's own Parquet with its default compression."""
-    frame = spark.range(0, rows, 1, file_count(rows)).selectExpr(*_COLUMNS)
-    frame.write.parquet(str(path))
+def numbered(spark: SparkSession, rows: int, parts: int, payload_bytes: int = PAYLOAD_BYTES) -> DataFrame:
+    """The rows, deterministic, from 0 on."""
+    return spark.range(0, rows, 1, parts).selectExpr(*_columns(payload_bytes))
+
+
+def write_parquet(spark: SparkSession, path: Path, rows: int, payload_bytes: int = PAYLOAD_BYTES) -> Path:
+    """The rows in Spark's own Parquet with its default compression."""
+    numbered(spark, rows, file_count(rows), payload_bytes).write.parquet(str(path))
     return path
 
 

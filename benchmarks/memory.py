@@ -33,7 +33,7 @@ def _command(pid: int) -> bytes:
     return b""
 
 
-def _anonymous_bytes(pid: int) -> int:
+def anonymous_bytes(pid: int) -> int:
     with suppress(OSError):  # it ended while it was looked at
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("RssAnon:"):
@@ -59,7 +59,7 @@ class PeakSampler(threading.Thread):
     def run(self) -> None:
         while not self._ended.wait(INTERVAL_S):
             for pid in executor_workers():
-                self.peak_bytes = max(self.peak_bytes, _anonymous_bytes(pid))
+                self.peak_bytes = max(self.peak_bytes, anonymous_bytes(pid))
                 self.samples += 1
 
     def __enter__(self) -> PeakSampler:

@@ -21,7 +21,7 @@ def table(results: dict[str, Any]) -> str:
     return "\n\n".join([*sections, _conditions(environment)])
 
 
-def _markdown(title: str, head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+def markdown(title: str, head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     head = list(head)
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
     return f"### {title}\n\n" + "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
@@ -40,7 +40,7 @@ def _throughput(part: str, runs: dict[str, list[dict[str, Any]]], rows: int) -> 
         whole = [f"{wall[name]:.2f}", f"{min(times):.2f} to {max(times):.2f}", f"{cpu[name]:.1f}"]
         whole += _rates(wall, name, rows)
         lines.append([name, *whole, f"{batch[name]:.2f}", *_rates(batch, name, rows)])
-    return _markdown(f"{part}, {rows:,} rows, medians", head, lines)
+    return markdown(f"{part}, {rows:,} rows, medians", head, lines)
 
 
 def _medians(runs: dict[str, list[dict[str, Any]]], key: str) -> dict[str, float]:
@@ -62,7 +62,7 @@ def _ids(races: dict[int, dict[str, list[dict[str, Any]]]]) -> str:
         times = [f"{value:.2f}" for value in (batch[PLAIN], batch[WITH_IDS], cpu[PLAIN], cpu[WITH_IDS])]
         lines.append([f"{producers:,}", *times, share])
     head = ["producers", "plain, batch s", "with ids, batch s", "plain, CPU s", "with ids, CPU s", "of the plain sink"]
-    return _markdown("sequence ids per record", head, lines)
+    return markdown("sequence ids per record", head, lines)
 
 
 def _tokens(runs: dict[str, list[dict[str, Any]]]) -> str:
@@ -71,7 +71,7 @@ def _tokens(runs: dict[str, list[dict[str, Any]]]) -> str:
     for name in runs:
         shares = [f"{_share(runs, field, name):.2f}" for field in ("batch_s", "own_cpu_s")]
         lines.append([name, f"{batch[name]:.2f}", f"{cpu[name]:.1f}", *shares])
-    return _markdown("tokens, topic to topic", ["", "batch s", "CPU s", "speed", "by CPU"], lines)
+    return markdown("tokens, topic to topic", ["", "batch s", "CPU s", "speed", "by CPU"], lines)
 
 
 def _share(runs: dict[str, list[dict[str, Any]]], field: str, name: str) -> float:
@@ -83,19 +83,19 @@ def _share(runs: dict[str, list[dict[str, Any]]], field: str, name: str) -> floa
 def _subscription(runs: dict[str, list[dict[str, Any]]]) -> str:
     batch, wall = _medians(runs, "batch_s"), _medians(runs, "wall_s")
     lines = [[name, f"{wall[name]:.2f}", f"{batch[name]:.2f}", f"{wall[WITHOUT] / wall[name]:.2f}"] for name in runs]
-    return _markdown("source with a subscription", ["", "wall s", "batch s", "of the source without"], lines)
+    return markdown("source with a subscription", ["", "wall s", "batch s", "of the source without"], lines)
 
 
 def _tiny(runs: dict[str, list[dict[str, Any]]]) -> str:
     pooled = {name: [time for run in results for time in run["times_ms"]] for name, results in runs.items()}
     both = {name: percentiles(times) for name, times in pooled.items()}
     lines = [[name, p50, p90, f"{p50 / both[CEILING][0]:.2f}"] for name, (p50, p90) in both.items()]
-    return _markdown("tiny micro-batches", ["contestant", "p50 ms", "p90 ms", "p50 to ceiling's"], lines)
+    return markdown("tiny micro-batches", ["contestant", "p50 ms", "p90 ms", "p50 to ceiling's"], lines)
 
 
 def _memory(peaks: dict[str, dict[str, Any]]) -> str:
     lines = [[name, peak["peak_mb"], peak["above_idle_mb"]] for name, peak in peaks.items()]
-    return _markdown("memory of a Python worker", ["worker", "peak RssAnon MB", "above idle MB"], lines)
+    return markdown("memory of a Python worker", ["worker", "peak RssAnon MB", "above idle MB"], lines)
 
 
 def _commits(result: dict[str, Any]) -> str:
@@ -109,7 +109,7 @@ def _commits(result: dict[str, Any]) -> str:
         ["bytes in ZooKeeper, at the end", f"{sizes[-1]['bytes']:,}"],
         ["ZooKeeper requests of a new client up to the first record read", _requests(result["open_requests"])],
     ]
-    return _markdown(f"{result['commits']:,} commits", ["", "value"], lines)
+    return markdown(f"{result['commits']:,} commits", ["", "value"], lines)
 
 
 def _writers(results: dict[str, dict[str, float]]) -> str:
@@ -126,12 +126,12 @@ def _writers(results: dict[str, dict[str, float]]) -> str:
         for count, found in results.items()
     ]
     columns = ["processes", "commits/s", "p50 ms", "p99 ms", "longest ms", "slowest writer of the mean", "CPU ms each"]
-    return _markdown("many writers of one topic, one record per flush", columns, lines)
+    return markdown("many writers of one topic, one record per flush", columns, lines)
 
 
 def _producer(result: dict[str, Any]) -> str:
     lines = [["records/s by send alone", f"{result['records_per_s']:,}"], ["ms for a lone record", result["alone_ms"]]]
-    return _markdown("one producer with linger", ["", "value"], lines)
+    return markdown("one producer with linger", ["", "value"], lines)
 
 
 def _compaction(result: dict[str, Any]) -> str:
@@ -145,7 +145,7 @@ def _compaction(result: dict[str, Any]) -> str:
         ["compacted read to the same map, s (times faster)",
          f"{result['compacted_state_s']:.3f} ({result['full_state_s'] / result['compacted_state_s']:.0f})"],
     ]  # fmt: skip
-    return _markdown(f"compaction of {result['records']:,} records, {result['keys']:,} keys", ["", "value"], lines)
+    return markdown(f"compaction of {result['records']:,} records, {result['keys']:,} keys", ["", "value"], lines)
 
 
 def _small(result: dict[str, Any]) -> str:
@@ -158,7 +158,7 @@ def _small(result: dict[str, Any]) -> str:
         lines.append([words[key], *both, f"{least:.3f}"])
     files = [f"{result['files_before']:,}", f"{result['files_after']:,}", 1]
     title = f"{result['commits']:,} commits of {result['rows']} rows, rewritten in {result['rewrite_s']:.1f} s"
-    return _markdown(title, ["", "before", "after", "at once"], [*lines, ["files", *files]])
+    return markdown(title, ["", "before", "after", "at once"], [*lines, ["files", *files]])
 
 
 def _cost(cost: dict[str, float]) -> str:

@@ -32,6 +32,7 @@ CONF = {
 def session(work: Path, **extra: str) -> Iterator[SparkSession]:
     """A session whose workers can import this package and pyspark_ledger."""
     paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # nobody else has to reach it
     os.environ["PYSPARK_PYTHON"] = sys.executable  # else Spark starts whatever python3 is in PATH
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(os.pathsep.join(paths).split(os.pathsep)))
     builder = SparkSession.builder.appName("ledger benchmarks").config(map=CONF | extra)

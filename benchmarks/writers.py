@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from statistics import fmean, quantiles
 from typing import Any
@@ -36,8 +36,12 @@ def _round(space: Namespace, count: int, seconds: float) -> dict[str, float]:
     topic = f"writers-{count}"
     with LedgerClient(zookeeper=space.zookeeper, storage=space.storage) as client:
         client.create_topic(topic, SCHEMA)
-    command = [sys.executable, "-m", "benchmarks.writers", "--write", topic, "--zookeeper", space.zookeeper]
-    command += ["--seconds", str(seconds)]
+    return together(["benchmarks.writers", "--write", topic, "--zookeeper", space.zookeeper], count, seconds)
+
+
+def together(module: list[str], count: int, seconds: float) -> dict[str, float]:
+    """So many processes of a module, which begin at once; each says when it is ready, and calls `write_for`."""
+    command = [sys.executable, "-m", *module, "--seconds", str(seconds)]
     with ExitStack() as stack:
         running = [
             stack.enter_context(subprocess.Popen([*command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
@@ -66,23 +70,30 @@ def _round(space: Namespace, count: int, seconds: float) -> dict[str, float]:
     return found
 
 
+def write_for(seconds: float, write: Callable[[int], None]) -> None:
+    """One of the processes: writes one record after the other, each by a call that returns when it is stored."""
+    for number in range(_WARM_UP // 10):
+        write(number)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    times_ms: list[float] = []
+    cpu, end = time.process_time(), time.monotonic() + seconds
+    while (began := time.monotonic()) < end:
+        write(len(times_ms))
+        times_ms.append(1000 * (time.monotonic() - began))
+    print(json.dumps({"times_ms": times_ms, "cpu_s": time.process_time() - cpu}), flush=True)
+
+
 def _write(topic: str, zookeeper: str, seconds: float) -> None:
-    """One of the processes."""
     from pyspark_ledger import LedgerClient
 
-    times_ms = []
     with LedgerClient(zookeeper=zookeeper) as client, client.producer(topic, linger_ms=None) as producer:
-        for number in range(_WARM_UP // 10):
-            producer.send({"id": number, "text": "warm"})
+
+        def write(number: int) -> None:
+            producer.send({"id": number, "text": "tiny"})
             producer.flush()
-        print("ready", flush=True)
-        sys.stdin.readline()
-        cpu, end = time.process_time(), time.monotonic() + seconds
-        while (began := time.monotonic()) < end:
-            producer.send({"id": len(times_ms), "text": "tiny"})
-            producer.flush()
-            times_ms.append(1000 * (time.monotonic() - began))
-        print(json.dumps({"times_ms": times_ms, "cpu_s": time.process_time() - cpu}), flush=True)
+
+        write_for(seconds, write)
 
 
 def main() -> None:

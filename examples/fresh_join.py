@@ -4,6 +4,7 @@ Run: python examples/fresh_join.py"""
 import os
 import sys
 import tempfile
+import time
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +38,15 @@ def move(customer: str, city: str) -> None:
 def order(order_id: int, customer: str) -> None:
     with client.producer("orders") as producer:
         producer.send({"order_id": order_id, "customer": customer})
-    query.processAllAvailable()
+    while query.isActive and order_id not in shipped():
+        time.sleep(0.1)
+
+
+def shipped() -> dict[int, dict]:
+    """Parcels by the number of their order."""
+    if "parcels" not in client.topics():
+        return {}
+    return {record["order_id"]: record.value for record in client.reader("parcels", end="latest")}
 
 
 with LocalZooKeeper() as zookeeper, tempfile.TemporaryDirectory() as folder:
@@ -59,7 +68,7 @@ with LocalZooKeeper() as zookeeper, tempfile.TemporaryDirectory() as folder:
         order(2, "ann")
         query.stop()
 
-        parcels = {record["order_id"]: record.value for record in client.reader("parcels", end="latest")}
+        parcels = shipped()
         for number, parcel in parcels.items():
             print(f"   order {number}: to {parcel['city']}; a read planned before says {parcel['old_city']}")
     spark.stop()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.errors import Fenced as Fenced
     from pyspark_ledger.errors import InvalidInput as InvalidInput
     from pyspark_ledger.errors import LedgerError as LedgerError
+    from pyspark_ledger.errors import NotAllowed as NotAllowed
     from pyspark_ledger.errors import NotFound as NotFound
     from pyspark_ledger.errors import OutcomeUnknown as OutcomeUnknown
     from pyspark_ledger.errors import Unavailable as Unavailable
@@ -38,8 +39,8 @@ __version__ = "0.2.0.dev0"
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 _ERRORS = (
-    "Conflict", "CorruptData", "CursorUnderRevision", "DataLoss", "Fenced", "InvalidInput", "LedgerError", "NotFound",
-    "OutcomeUnknown", "Unavailable",
+    "Conflict", "CorruptData", "CursorUnderRevision", "DataLoss", "Fenced", "InvalidInput", "LedgerError", "NotAllowed",
+    "NotFound", "OutcomeUnknown", "Unavailable",
 )  # fmt: skip
 _HOMES = {
     "Dispatch": "pyspark_ledger.outbox.outbox",
@@ -63,6 +64,7 @@ __all__ = [
     "LedgerClient",
     "LedgerError",
     "LocalZooKeeper",
+    "NotAllowed",
     "NotFound",
     "OutcomeUnknown",
     "Position",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import get_args
 
@@ -16,11 +17,13 @@ from pyspark_ledger.append.background import Background
 from pyspark_ledger.append.producer import Producer
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.limits import DEFAULT_LIMITS, Limits
-from pyspark_ledger.base.names import query_of, zookeeper_address
+from pyspark_ledger.base.names import query_of
 from pyspark_ledger.base.position import Position
+from pyspark_ledger.base.settings import Settings
 from pyspark_ledger.compaction import run as compaction
 from pyspark_ledger.compaction.plan import check_compactable, state_slices
 from pyspark_ledger.compaction.run import CompactionStats
+from pyspark_ledger.compaction.table_view import TableView
 from pyspark_ledger.compaction.work import Progress
 from pyspark_ledger.cursors.arguments import check_dead_letters, check_sharing
 from pyspark_ledger.cursors.attachment import SubscriptionType
@@ -70,21 +73,29 @@ class LedgerClient:
         zookeeper: str | None = None,
         storage: str | None = None,
         *,
+        profile: str | None = None,
+        user: str | None = None,
         password: str | None = None,
+        options: Mapping[str, str] | None = None,
         timeout_s: float = 30.0,
     ) -> None:
-        """Connects.
+        """Connects. What is not given comes from the environment (``LEDGER_…``), and what is not there from a profile.
 
         :param zookeeper: connect string, with a chroot if you like (``host:2181,host:2181/prod``); default: the
             environment's LEDGER_ZOOKEEPER, else 127.0.0.1:2181.
         :param storage: folder or URI for the files; default: LEDGER_STORAGE. Needed by the first user of a namespace
             only: it is recorded there.
-        :param password: ``user:password`` for ZooKeeper's digest scheme.
+        :param profile: of the file with profiles, which may say all the rest.
+        :param user: for ZooKeeper's digest scheme.
+        :param password: of that user; or ``user:password``.
+        :param options: more about where the namespace is and who we are, by the names of Spark's options, as
+            ``{"zookeeper.tls.ca": "ca.pem"}``.
         :param timeout_s: how long each request may take.
-        :raises Unavailable: nobody answers at that address.
-        :raises InvalidInput: the connect string is none.
+        :raises Unavailable: nobody answers at that address, or not as it must.
+        :raises InvalidInput: the connect string is none, or the login is wrong.
         """
-        self._namespace = open_namespace(zookeeper, storage, password=password, timeout_s=timeout_s)
+        settings = settings_of(options, zookeeper, storage, profile=profile, user=user, password=password)
+        self._namespace = open_namespace(settings.here(), timeout_s=timeout_s)
 
     @property
     def zookeeper(self) -> str:
@@ -222,6 +233,22 @@ class LedgerClient:
             check_compactable(log)
         state = state_slices if compacted else None
         return Reader(log, start, end, columns, state, fail_on_data_loss=fail_on_data_loss)
+
+    def table_view(self, topic: str, *, columns: list[str] | None = None, fail_on_data_loss: bool = True) -> TableView:
+        """The last record of every key as a mapping in memory, kept current in the background; see
+        :class:`~pyspark_ledger.compaction.table_view.TableView`. Returns when it has the state as of now.
+
+        :param columns: only these are in the rows.
+        :param fail_on_data_loss: as for :meth:`reader`.
+        :raises NotFound: there is no such topic.
+        :raises InvalidInput: the topic has no key, or no such column.
+
+        >>> with client.table_view("orders") as orders:
+        ...     orders[2]["amount"], 99 in orders
+        (20.0, False)
+        """
+        log = self._namespace.log(topic, watch=True)
+        return TableView(log, columns, fail_on_data_loss=fail_on_data_loss)
 
     # -- subscriptions -------------------------------------------------------------------------------------
 
@@ -666,22 +693,43 @@ class LedgerClient:
         self.close()
 
 
-def open_namespace(
+def settings_of(
+    options: Mapping[str, str] | None = None,
     zookeeper: str | None = None,
     storage: str | None = None,
     *,
+    profile: str | None = None,
+    user: str | None = None,
     password: str | None = None,
+) -> Settings:
+    """From a function's arguments, of which one takes the rest by name. An argument that is empty was not given."""
+    given = {"zookeeper": zookeeper, "storage": storage, "profile": profile}
+    given |= {"zookeeper.user": user, "zookeeper.password": password}
+    found = {name: value for name, value in given.items() if value}
+    for name in options or {}:
+        if name.lower() in found:
+            raise InvalidInput(f"'{name}' is given twice: once in options", "LEDGER_INVALID_OPTION")
+    return Settings.of({**found, **(options or {})})
+
+
+def open_namespace(
+    where: Settings | str | None = None,
+    storage: str | None = None,
+    *,
     timeout_s: float = 30.0,
     answered: bool = False,
     limits: Limits = DEFAULT_LIMITS,
     clock: Clock = SYSTEM_CLOCK,
 ) -> OpenNamespace:
-    """What a client is a face of. The ZooKeeper client is imported only here: who only reads files needs none."""
+    """What a client is a face of: by exactly these settings, or by a connect string and the environment. The ZooKeeper
+    client is imported only here: who only reads files needs none."""
     from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
 
-    address = zookeeper_address(zookeeper)
-    metadata = ZooKeeperMetadata(address, timeout_s=timeout_s, password=password, answered=answered)
-    return OpenNamespace(metadata, storage, address=address, limits=limits, clock=clock)
+    settings = where if isinstance(where, Settings) else settings_of(None, where).here()
+    metadata = ZooKeeperMetadata(settings, timeout_s=timeout_s, answered=answered)
+    return OpenNamespace(
+        metadata, storage or settings.storage, address=settings.zookeeper, settings=settings, limits=limits, clock=clock
+    )
 
 
 def client_of(namespace: OpenNamespace) -> LedgerClient:
@@ -696,24 +744,23 @@ def namespace_of(client: LedgerClient) -> OpenNamespace:
     return client._namespace
 
 
-_shared: dict[tuple[int, str, str | None, str | None], OpenNamespace] = {}
+_shared: dict[tuple[int, Settings, str], OpenNamespace] = {}
 _sharing = threading.Lock()
 
 
-def shared_namespace(
-    zookeeper: str | None, storage: str | None, password: str | None, *, answered: bool = False, pooled: bool = True
-) -> OpenNamespace:
+def shared_namespace(settings: Settings, *, answered: bool = False, pooled: bool = True) -> OpenNamespace:
     """One per process and namespace. Spark pools its driver-side Python processes and makes new readers and writers
     for every batch: connecting each time would cost more than the commit. ``answered``: ZooKeeper has answered the
     process that planned this batch. ``pooled``: the process is one of Spark's, which does one thing at a time."""
-    key = (os.getpid(), zookeeper_address(zookeeper), storage, password)
+    settings = settings.here()
+    key = (os.getpid(), settings, settings.zookeeper)  # a profile may have got another address meanwhile
     with _sharing:
         for stale in [k for k in _shared if k[0] != key[0]]:
             del _shared[stale]  # inherited over a fork: not ours to use, nor to close
         if pooled:
             _forget_disconnected()
         if key not in _shared:
-            _shared[key] = open_namespace(key[1], storage, password=password, answered=answered)
+            _shared[key] = open_namespace(settings, answered=answered)
         return _shared[key]
 
 

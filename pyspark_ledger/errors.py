@@ -47,6 +47,13 @@ class InvalidInput(LedgerError):
     default_code = "LEDGER_INVALID_INPUT"
 
 
+class NotAllowed(InvalidInput):
+    """ZooKeeper does not let this login do that: it has no role in the namespace, or not the one that is needed. Log in
+    as somebody else, or have an admin give the role. Nothing was changed."""
+
+    default_code = "LEDGER_NOT_ALLOWED"
+
+
 class NotFound(LedgerError):
     """A topic, a subscription or the like does not exist: create it first, or correct the name."""
 

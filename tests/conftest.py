@@ -36,8 +36,8 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 # Their tests are few for the time that they take: they start Spark anew, or a cluster, or let faults happen.
 BEGIN_WITH = (
-    "test_examples.py", "test_cluster.py", "test_soak.py", "test_ways_in.py", "test_sink_tokens.py", "test_stateful.py",
-    "test_sink.py", "test_recovery.py",
+    "test_examples.py", "test_cluster.py", "test_soak.py", "test_pages.py", "test_ways_in.py", "test_sink_tokens.py",
+    "test_stateful.py", "test_sink.py", "test_recovery.py",
 )  # fmt: skip
 
 

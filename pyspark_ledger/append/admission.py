@@ -13,6 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_ledger.append.loose import Loose
 from pyspark_ledger.dedup.batch_ids import BatchId, is_replay
 from pyspark_ledger.dedup.producers import Producers
 from pyspark_ledger.dedup.record_ids import RecordIds
@@ -86,8 +87,8 @@ ADMIT_ALL = AdmitAll()
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """What a writer wants to append: its files are durable, and no commit names them yet. Entries are in the order in
-    which they will be read."""
+    """What a writer wants to append: its files are durable, and no commit names them yet; or it is one entry of few
+    records that no file has yet. Entries are in the order in which they will be read."""
 
     id: bytes
     entries: tuple[Entry, ...] = ()
@@ -96,6 +97,7 @@ class StagedBatch:
     producer: str = ""
     mints: bool = False  # its records get tokens
     admission: Admission = ADMIT_ALL
+    loose: Loose | None = None  # its records, if no file has them
 
     @property
     def records(self) -> int:
@@ -217,6 +219,6 @@ def check_deduplicates(log: Log) -> None:
         raise InvalidInput(
             f"deduplication is off for topic '{log.topic.name}', by its own policy or its namespace's: write with "
             "option deduplication=none (a Python producer without a name and without sequence ids), or turn it on with "
-            f"client.set_policies('{log.topic.name}', deduplication=True)",
+            f"'pyspark-ledger topics config set {log.topic.name} --deduplication true'",
             "LEDGER_DEDUPLICATION_OFF",
         )

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from pyspark_ledger.append import turn
+from pyspark_ledger.append import loose, tally, turn
 from pyspark_ledger.append.admission import StagedBatch, TopicState, Verdict
 from pyspark_ledger.append.combining import Companions
 from pyspark_ledger.append.prepared import (
@@ -31,7 +31,7 @@ from pyspark_ledger.base.clock import Deadline
 from pyspark_ledger.dedup.producers import Producers
 from pyspark_ledger.errors import CorruptData, InvalidInput, LedgerError, OutcomeUnknown, Unavailable
 from pyspark_ledger.log import seal
-from pyspark_ledger.log.log import Log, View
+from pyspark_ledger.log.log import FRESH_S, Log, View
 from pyspark_ledger.log.queue import Answer
 from pyspark_ledger.metadata.port import Op, RequestKey
 from pyspark_ledger.metadata.records import Commit
@@ -110,7 +110,7 @@ class _Append:
         if self._lost_races < self._log.limits.races and not queue.busy:
             free = queue.check()
             if free is not None:
-                return self._send(prepared(self._log, view, own, also=lambda _: [free]))
+                return self._send(prepared(self._log, view, self._with_file(view, own), also=lambda _: [free]))
             if queue.leads:
                 companions = self._companions(view, producers, own, None)
                 if companions is None:
@@ -142,6 +142,15 @@ class _Append:
 
     # -- committing ----------------------------------------------------------------------------------------
 
+    def _with_file(self, view: View, own: Draft, companions: Companions | None = None) -> Draft:
+        """Writes the file for loose records: its own, and those of others who are taken along."""
+        batch = self._batch
+        share = (companions or Companions()).write(self._log, view.head.gc_epoch, batch.loose)
+        if share is None:
+            return own
+        self._batch = replace(batch, entries=(loose.placed(batch.entries[0], share),), loose=None)
+        return own.with_file(share)
+
     def _send(self, sent: PreparedCommit) -> AppendResult | None:
         self._under_way(sent if self._queued is None else replace(self._queued, sent=sent))
         if _commit(self._log, sent, self._deadline, judged_again=True):
@@ -163,29 +172,39 @@ class _Append:
         def also(placed: Sequence[Commit]) -> Iterable[Op]:
             return [*leaving, *companions.ops(log, placed)]
 
+        log.queue.leads = False  # unless it goes well
+        own = self._with_file(view, own, companions)
         appended = self._send(prepared(log, view, own, companions.commits, also))
         if appended is None:
-            log.queue.leads = False
             return None
         if companions.waiting:
             log.queue.has_led()
         else:
             log.queue.was_alone()
+        waited_s = None if self._turn is None else self._turn.waited_s
+        tally.add(log.topic.name, turns=1, combined=len(companions.commits), waited_s=waited_s)
         logger.info(
             "in turn topic=%s waited_ms=%d combined=%d of %d who waited",
-            log.topic.name, 0 if self._turn is None else self._turn.waited_s * 1000, len(companions.commits),
-            companions.waiting,
+            log.topic.name, (waited_s or 0) * 1000, len(companions.commits), companions.waiting,
         )  # fmt: skip
         return appended
 
     # -- waiting -------------------------------------------------------------------------------------------
 
     def _queue(self, view: View, own: Draft) -> None:
+        """With its records, if they are loose and somebody else can judge them."""
+        brings = None
+        if self._batch.loose is not None and not turn.needs_its_writer(own):
+            brings = loose.pack(self._batch.loose, self._log.limits)
+        if brings is None:
+            own = self._with_file(view, own)
+        else:
+            self._log.gc_epoch(FRESH_S)  # who was idle learns how far the log is, as for a file
         self._turn = self._turn or Turn(self._log, self._batch.id, self._log.queue.next_number(view.head.next_commit))
         self._queued = self._turn.under_way(own)
         self._under_way(self._queued)
         try:
-            self._turn.join(own)
+            self._turn.join(own, *(brings or ()))
         finally:
             self._queued = self._turn.under_way(own)
 
@@ -198,6 +217,7 @@ class _Append:
             self._log.refresh()
             return None
         self._batch.admission.committed()
+        tally.add(self._log.topic.name, waited_s=self._turn.waited_s)
         return _elsewhere(self._log, self._queued, place)
 
     def _given_up(self, error: LedgerError) -> AppendResult | None:
@@ -308,7 +328,7 @@ def _commit(log: Log, sent: PreparedCommit, deadline: Deadline, *, judged_again:
             raise
         raise InvalidInput(
             f"topic '{log.topic.name}': the tokens of this batch are in too many places to be consumed at once: "
-            f"{error.message}. Write smaller batches (maxRowsPerTrigger of the source), or mint tokens in blocks, with "
-            "mint(1000) instead of a thousand mint(1)",
+            f"{error.message}. Write smaller batches (maxRowsPerTrigger of the source), or mint tokens in blocks, as "
+            "a thousand at once instead of one a thousand times",
             error.code,
         ) from None

@@ -6,16 +6,23 @@ with the effects of those before it, and only as far as anybody can judge it: wh
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pyspark_ledger.append.prepared import Draft
+import pyarrow as pa
+
+from pyspark_ledger.append import loose
+from pyspark_ledger.append.loose import Loose
+from pyspark_ledger.append.prepared import Draft, with_file
 from pyspark_ledger.dedup.producers import Producers
-from pyspark_ledger.errors import LedgerError
+from pyspark_ledger.errors import CorruptData, LedgerError
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.queue import Answer, Waiting
-from pyspark_ledger.metadata.port import Delete, Op, RequestKey
-from pyspark_ledger.metadata.records import Commit, Request
+from pyspark_ledger.metadata.port import Delete, Op, RequestKey, Versioned
+from pyspark_ledger.metadata.records import Commit, Entry, Request
+
+logger = logging.getLogger(__name__)
 
 _LONG_NAME = 500  # of a hundred producers with longer ones, what one transaction can have might not be enough
 
@@ -26,6 +33,7 @@ class Companions:
 
     waiting: int = 0  # all who waited
     commits: list[Commit] = field(default_factory=list)
+    _rows: dict[int, pa.RecordBatch] = field(default_factory=dict)  # of those whose records no file has yet
     _done: list[Op] = field(default_factory=list)
 
     @property
@@ -40,6 +48,17 @@ class Companions:
         new = [Answer(each.id, each.number, each.ledger, each.first_entry, each.publish_ms) for each in placed]
         return [*self._done, *log.queue.answer_ops(new, log.view().head.gc_epoch)]
 
+    def write(self, log: Log, epoch: int, own: Loose | None) -> Entry | None:
+        """Writes the files of those whose records are loose, and of one's own, which come last. Returns where these
+        are."""
+        parts = [*self._rows.values(), *([] if own is None else [own.rows])]
+        if not parts:
+            return None
+        shares = loose.write(log, epoch, parts, "lz4" if own is None else own.compression)
+        for number, share in zip(self._rows, shares, strict=False):
+            self.commits[number] = with_file(self.commits[number], share)
+        return None if own is None else shares[-1]
+
     @classmethod
     def gather(cls, log: Log, view: View, producers: Producers, own: Draft, own_key: RequestKey | None) -> Companions:
         others = [key for key in log.queue.waiting() if key != own_key]
@@ -52,9 +71,18 @@ class Companions:
                 if judge.is_done(request.record):
                     self._done.append(Delete(key, request.version))
                 elif judge.takes(request.record):
-                    self._done.append(Delete(key, request.version))
-                    self.commits.append(request.record.commit)
+                    self._take(log, key, request)
         return self
+
+    def _take(self, log: Log, key: RequestKey, request: Versioned[Request]) -> None:
+        if request.record.rows:
+            try:
+                self._rows[len(self.commits)] = loose.unpack(log, request.record)
+            except CorruptData as error:
+                logger.warning("%s; it is left to its writer", error)
+                return
+        self._done.append(Delete(key, request.version))
+        self.commits.append(request.record.commit)
 
 
 class _Judge:
@@ -90,13 +118,14 @@ class _Judge:
 
     def _fits(self, request: Request) -> bool:
         head, commit = self._view.head, request.commit
+        files = [] if request.rows else [entry.file for entry in commit.entries]
         return (
             not request.alone
             and request.since >= self._since
             and request.moves == head.moves
             and commit.schema_id == head.schema_id
             and len(commit.producer) <= _LONG_NAME
-            and all(head.gc_epoch - 1 <= entry.file.epoch <= head.gc_epoch for entry in commit.entries)
+            and all(head.gc_epoch - 1 <= file.epoch <= head.gc_epoch for file in files)
         )
 
     def _is_new(self, request: Request) -> bool:

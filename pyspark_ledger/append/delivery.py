@@ -251,7 +251,7 @@ class Delivery:
             self._failures = 0
 
     def _way_on(self) -> str:
-        way_on = "The records are waiting, and flush() finds out what became of them"
+        way_on = "The records are waiting, and the next flush finds out what became of them"
         first = self.waiting.first
         if first is None or first.last_id is not None:
             return way_on
@@ -316,7 +316,7 @@ class Delivery:
             # What waits behind them would be in the log without them, and last_sequence_id say that all are.
             self.hold.told += self._give_up(list(self.waiting), told)
             self._stopped = kind(
-                f"{summary}. So that no gap stays unnoticed, the producer takes nothing more: call discard(), then "
+                f"{summary}. So that no gap stays unnoticed, the producer takes nothing more: discard what waits, then "
                 "send again what comes after last_sequence_id",
                 "LEDGER_PRODUCER_STOPPED",
             )

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
+from pyspark_ledger.append import loose
 from pyspark_ledger.append.admission import StagedBatch, Verdict
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import Conflict, InvalidInput
@@ -54,6 +55,18 @@ class Draft:
     commit: Commit
     verdict: Verdict
     schema_ops: tuple[Op, ...] = ()
+
+    def with_file(self, share: Entry) -> Draft:
+        """Its loose records are there now."""
+        commit = with_file(self.commit, share)
+        return replace(self, commit=commit, verdict=replace(self.verdict, entries=commit.entries))
+
+
+def with_file(commit: Commit, share: Entry) -> Commit:
+    """A commit of one entry whose records were loose, and are there now."""
+    [entry] = commit.entries
+    entry = loose.placed(entry, share)
+    return replace(commit, entries=(entry,), bytes=entry.bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +116,12 @@ def draft(log: Log, head: Head, batch: StagedBatch, verdict: Verdict, side_files
     log.check_not_set_back(head)
     log.check_root(head)
     check_not_terminated(head)
-    check_epochs(log, head, (entry.file for entry in verdict.entries))
-    entries_file = side_files.entries(verdict.entries, head.gc_epoch)
+    if batch.loose is None:
+        check_epochs(log, head, (entry.file for entry in verdict.entries))
+        entries_file = side_files.entries(verdict.entries, head.gc_epoch)
+        size = sum(entry.bytes for entry in verdict.entries)
+    else:
+        entries_file, size = None, batch.loose.rows.nbytes  # until it has a file
     highest_file = side_files.highest(verdict.highest, head.gc_epoch)
     schema_id, schema_ops = _decide_schema(log, head, batch)
     commit = Commit(
@@ -114,7 +131,7 @@ def draft(log: Log, head: Head, batch: StagedBatch, verdict: Verdict, side_files
         first_entry=0,
         entry_count=len(verdict.entries),
         records=sum(entry.kept for entry in verdict.entries),
-        bytes=sum(entry.bytes for entry in verdict.entries),
+        bytes=size,
         records_before=0,
         bytes_before=0,
         publish_ms=0,
@@ -146,6 +163,7 @@ def prepared(
     """The transaction that commits the own draft, after those of others."""
     head, commits, now_ms = view.head, [], log.now_ms()
     for each in (*others, own.commit):
+        assert all(entry.file.uid for entry in each.entries)  # what is named is durable
         commits.append(_placed(head, each, now_ms))
         head = _head_after(head, commits[-1])
     ops = (

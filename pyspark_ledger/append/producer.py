@@ -16,7 +16,7 @@ from pyspark_ledger.append.receipt import Receipt, Sent
 from pyspark_ledger.append.record_check import RecordCheck
 from pyspark_ledger.append.sender import Sender
 from pyspark_ledger.append.waiting import known_duplicate
-from pyspark_ledger.dedup.sequences import checked_id
+from pyspark_ledger.dedup.sequences import checked_id, checked_ids
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.log.log import Log
 
@@ -71,6 +71,7 @@ class Producer:
         compression: str = "lz4",
         mint_tokens: bool = False,
         background: Background | None = None,
+        merge_schema: bool = False,  # columns of a batch that the topic does not have are added to it
     ) -> None:
         if name is not None and not (isinstance(name, str) and name.strip()):
             raise InvalidInput(
@@ -81,7 +82,7 @@ class Producer:
             log.limits = replace(log.limits, append_deadline_s=deadline_s)
         self._log = log
         self._name = name or f"producer-{log.clock.new_id().hex()}"
-        self._sender = Sender(log, self._name, compression, mint_tokens)
+        self._sender = Sender(log, self._name, compression, mint_tokens, merge_schema)
         self._delivery = Delivery(self._sender, log.clock, background, log.topic.name, self._name)
         self._numbered = name is not None or initial_sequence_id is not None
         self._looked_at = float("-inf")  # when the topic's columns were last read because a record did not fit
@@ -196,9 +197,14 @@ class Producer:
     def _next_id(self) -> int:
         return 0 if self._pushed is None else self._pushed + 1
 
-    def send_batch(self, batch: pa.RecordBatch | pa.Table) -> AppendResult:
+    def send_batch(
+        self, batch: pa.RecordBatch | pa.Table, sequence_ids: pa.Array | pa.ChunkedArray | None = None
+    ) -> AppendResult:
         """Appends an Arrow batch or table at once, in one commit, after the records that are waiting. Returns where it
         is: an :class:`~pyspark_ledger.append.prepared.AppendResult`.
+
+        ``sequence_ids`` are those of its rows, as for :meth:`send`: integers that rise, one for each row. Rows whose
+        ids are in the log already are left out (``dropped`` counts them).
 
         >>> with client.producer("orders") as producer:
         ...     done = producer.send_batch(pa.table({"order_id": [4, 5], "amount": [1.0, 2.0]}))
@@ -207,22 +213,29 @@ class Producer:
 
         If it raises OutcomeUnknown, the data is waiting, and the next flush finds out what became of it; after any
         other error it was not taken, and may be sent again. Raises InvalidInput if the data has no rows, does not fit
-        the topic's schema, or the producer takes sequence ids with each record; and what :meth:`flush` raises."""
+        the topic's schema, or only some of what this producer writes brings sequence ids; and what :meth:`flush`
+        raises."""
         delivery = self._delivery
         delivery.check_usable()
-        self._check_mode(None)
         if not batch.num_rows:
             raise InvalidInput("there is no row in the batch")
+        ids = None if sequence_ids is None else checked_ids(sequence_ids, batch.num_rows)
+        self._check_mode(None if ids is None else ids[0].as_py())
         part = delivery.new_part(self._log.clock.monotonic())
         with delivery.hold:
             part.arrow = self._sender.conform(batch)
-        part.bytes = batch.nbytes
+        part.bytes, part.arrow_ids = batch.nbytes, ids
         before: int | None = None
 
         def take() -> None:
             nonlocal before
             if self._numbered:
-                before, part.last_id = self._pushed, self._next_id + batch.num_rows - 1
+                before = self._pushed
+                if ids is None:
+                    part.last_id = self._next_id + batch.num_rows - 1
+                else:
+                    last: int = ids[-1].as_py()
+                    part.last_id = last if before is None else max(before, last)
                 self._pushed = part.last_id
 
         def take_back() -> None:

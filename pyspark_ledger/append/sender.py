@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from pyspark_ledger.append.admission import ADMIT_ALL, ByRecordIds, StagedBatch, check_deduplicates
 from pyspark_ledger.append.append import UnderWay, append, resolve
+from pyspark_ledger.append.loose import Loose, few
 from pyspark_ledger.append.prepared import STAGED_TOO_LONG_AGO, AppendResult
 from pyspark_ledger.append.record_check import RecordCheck
 from pyspark_ledger.append.waiting import Part
@@ -15,11 +16,10 @@ from pyspark_ledger.errors import Conflict, InvalidInput, OutcomeUnknown, Unavai
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import stage_entry
 from pyspark_ledger.log import folders
-from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.log import FRESH_S, Log
 from pyspark_ledger.metadata.records import Entry
 
 _STAGINGS = 5
-FRESH_S = 5.0  # how old the cached head may be when a file is staged under its gc epoch
 COMPRESSIONS: dict[str, str | None] = {"lz4": "lz4", "zstd": "zstd", "none": None}
 
 
@@ -33,10 +33,10 @@ def may_pass(error: Exception) -> bool:
 class Sender:
     """For one thread at a time: so is the log."""
 
-    def __init__(self, log: Log, name: str, compression: str, mints: bool) -> None:
+    def __init__(self, log: Log, name: str, compression: str, mints: bool, merges: bool) -> None:
         if compression not in COMPRESSIONS:
             raise InvalidInput(f"compression '{compression}' is not one of {', '.join(COMPRESSIONS)}")
-        self._log, self._name, self._mints = log, name, mints
+        self._log, self._name, self._mints, self._merges = log, name, mints, merges
         self._compression = COMPRESSIONS[compression]
 
     def recover(self) -> int | None:
@@ -93,26 +93,30 @@ class Sender:
     def _try_append(self, part: Part, batches: list[pa.RecordBatch], target: pa.Schema) -> AppendResult:
         ids = part.ids()
         numbered = batches if ids is None else schemas.with_sequence(batches, ids)
-        staged = StagedBatch(
+        loose = few(numbered, self._compression, self._log.limits)
+        batch = StagedBatch(
             self._log.clock.new_id(),
-            (self._stage(numbered),),
+            (self._stage(numbered) if loose is None else loose.entry,),
             target,
+            merge_schema=self._merges,
             producer=self._name,
             mints=self._mints,
-            admission=ADMIT_ALL if ids is None else self._by_ids(numbered, part.explicit),
+            admission=ADMIT_ALL if ids is None else self._by_ids(numbered, loose, part.explicit),
+            loose=loose,
         )
 
         def under_way(prepared: UnderWay | None) -> None:
             part.under_way = prepared
 
-        return append(self._log, staged, under_way)
+        return append(self._log, batch, under_way)
 
-    def _by_ids(self, batches: list[pa.RecordBatch], explicit: bool) -> ByRecordIds:
+    def _by_ids(self, batches: list[pa.RecordBatch], loose: Loose | None, explicit: bool) -> ByRecordIds:
         columns = IdColumns(schemas.SEQUENCE, producer=self._name)
         ranges = IdRanges(columns)
         for batch in batches:
             ranges.add(batch)
-        ids = RecordIds(columns, [ranges.table()], self._log.storage, self._log.topic.uuid)
+        rows = None if loose is None else loose.rows
+        ids = RecordIds(columns, [ranges.table()], self._log.storage, self._log.topic.uuid, rows)
         # Of its own commits a producer knows what became: numbers that it counted itself and that are in the log
         # without them are somebody else's.
         return ByRecordIds(ids, exclusive=not explicit)
@@ -125,7 +129,7 @@ class Sender:
 
     def _target(self, schema: pa.Schema) -> pa.Schema:
         incoming = schemas.canonical(schema)
-        return schemas.written(schemas.merge(self._schema(), incoming, may_add=False), incoming)
+        return schemas.written(schemas.merge(self._schema(), incoming, may_add=self._merges), incoming)
 
     def _schema(self) -> pa.Schema:
         return self._log.schema(self._log.view().head.schema_id)

@@ -60,9 +60,10 @@ class Turn:
     def under_way(self, draft: Draft, sent: PreparedCommit | None = None) -> Queued:
         return Queued(self._key, self._since, draft, self._doubt_until, sent)
 
-    def join(self, draft: Draft) -> None:
-        lowest = draft.verdict.lowest
-        request = Request(draft.commit, self._since, self._log.storage.moves, _needs_its_writer(draft), lowest)
+    def join(self, draft: Draft, rows: bytes = b"", columns: tuple[str, ...] = ()) -> None:
+        """``rows``: what the request brings along, because no file has it."""
+        moves, lowest = self._log.storage.moves, draft.verdict.lowest
+        request = Request(draft.commit, self._since, moves, needs_its_writer(draft), lowest, rows, columns)
         self._doubt_until = self._log.clock.monotonic() + self._log.limits.leftover_s
         if self._log.queue.join(self._key, request):
             self._doubt_until = 0.0
@@ -163,7 +164,7 @@ def with_place(draft: Draft, place: Answer | Commit) -> Commit:
     )
 
 
-def _needs_its_writer(draft: Draft) -> bool:
+def needs_its_writer(draft: Draft) -> bool:
     """Whether nobody else can judge the batch: from its node alone, by the head and the producers' last ids."""
     commit, verdict = draft.commit, draft.verdict
     by_ids = bool(commit.sequence_column) and (verdict.lowest is None or len(commit.highest) != 1)

@@ -42,6 +42,7 @@ class Part:
     receipts: list[Receipt] = field(default_factory=list)
     bytes: int = 0
     arrow: list[pa.RecordBatch] = field(default_factory=list)  # instead of records
+    arrow_ids: pa.Array | None = None  # the ids that they bring
     last_id: int | None = None
     is_tried: bool = False  # somebody is storing it at this moment
     under_way: UnderWay | None = None  # it was sent, and nobody knows what became of it
@@ -72,6 +73,8 @@ class Part:
         """The sequence ids of its records; None if they have none."""
         if self.last_id is None:
             return None
+        if self.arrow_ids is not None:
+            return self.arrow_ids
         if self.explicit:
             return pa.array([receipt.sequence_id for receipt in self.receipts], pa.int64())
         return pa.arange(self.last_id + 1 - self.count, self.last_id + 1)
@@ -88,6 +91,7 @@ class Part:
             watched, self.watched = self.watched, []
         # Receipts may live for long, and all of them know their part.
         self.owner, self.records, self.arrow, self.receipts, self.under_way = None, [], [], [], None
+        self.arrow_ids = None
         return watched
 
     @property

@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 # What no record or file of ours exceeds. Whoever reads one that does would only waste memory before it fails.
-MOST_TABLE_BYTES = 4 << 30  # in memory, of an index file, a snapshot or another file that is read whole
+MOST_TABLE_BYTES = 4 << 30  # in memory, of an index file, a snapshot or another file that is read whole, or a batch
+MOST_TABLE_ROWS = 1 << 25  # in such a file
+MOST_FOOTER_BYTES = 8 << 20  # of an Arrow file: its schema, and where its batches are
+MOST_TAIL_BYTES = 256 << 20  # of an entry file: what the checksums of its batches take
+MOST_OPEN_COMMITS = 1 << 17  # of a ledger that is not sealed: they are read one by one
+MOST_SCHEMAS = 1 << 17  # that a topic has had
 MOST_BITMAP_NUMBERS = 1 << 27  # in one bitmap of tokens: 16 MB
 MOST_BATCH_ROWS = 1 << 24  # in one record batch of an entry file: we write a 256th of that
 MOST_MASKED_ROWS = 1 << 30  # of an entry of which some rows are masked: 128 MB
+MOST_NUMBERS = 1 << 24  # of a set of numbers that are taken one by one
+MOST_LINE_BYTES = 1 << 28  # of a file that a command reads: more than a record can have in most topics
 MOST_TOPICS = 100  # that one query reads: each has a watch, and a part in every offset
 
 
@@ -83,9 +90,12 @@ class Limits:
     waiting_log_s: float = 30.0  # how often somebody who waits writes a log line
     races: int = 2  # that a writer loses before it waits for its turn
     requests_at_once: int = 100  # of writers that wait, which one of them commits together
+    request_bytes: int = 8_000  # of records that a request brings along: a writer with more writes its own file,
+    request_rows: int = 1_000  # and so does one with more records
     answers: int = 128  # of those, kept for writers that are slow to look
     patience_s: float = 0.5  # how long who waits leaves it to the one who last committed for others, at most
     turn_s: float = 2.0  # a writer that does not take its turn for so long has to queue again
+    identities: int = 16  # that have roles: each is in the access list of every node
     leftover_s: float = 60.0  # for how long a request whose answer was lost may still arrive
 
 

@@ -9,7 +9,6 @@ import socket
 from pyspark_ledger.errors import InvalidInput
 
 OUTBOXES_FOLDER = "outboxes"
-DEFAULT_ZOOKEEPER = "127.0.0.1:2181"
 _OF_SPARK = "spark-"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 # Numbers as they are written here, and no other spelling: padded with zeros only up to their width.
@@ -57,6 +56,13 @@ def _checked(name: str, thing: str, code: str) -> str:
     return name
 
 
+def forget_command(topic: str, producer: str) -> str:
+    """What lets a producer's name go, for messages to people."""
+    import shlex  # rarely needed, and tasks import this module
+
+    return f"pyspark-ledger producers forget {topic} {shlex.quote(producer)} --yes"
+
+
 def spark_producer(query: str) -> str:
     """The producer's name of a Spark query that was given none."""
     return f"{_OF_SPARK}{query}"
@@ -65,11 +71,6 @@ def spark_producer(query: str) -> str:
 def query_of(producer: str) -> str:
     """The query whose producer's name this is; empty if it is no such name."""
     return producer.removeprefix(_OF_SPARK) if producer.startswith(_OF_SPARK) else ""
-
-
-def zookeeper_address(asked: str | None) -> str:
-    """The connect string: as given, or from LEDGER_ZOOKEEPER, or that of a ZooKeeper on this machine."""
-    return asked or os.environ.get("LEDGER_ZOOKEEPER") or DEFAULT_ZOOKEEPER
 
 
 def zookeeper_place(address: str) -> str:

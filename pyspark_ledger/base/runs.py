@@ -10,7 +10,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from pyspark_ledger.errors import damage
+from pyspark_ledger.base.limits import MOST_NUMBERS
+from pyspark_ledger.errors import CorruptData, damage
 
 _BITS = 63  # of a number, at most
 
@@ -87,7 +88,15 @@ class Runs:
         return Runs(taken)
 
     def numbers(self) -> Iterator[int]:
-        """One by one."""
+        """One by one.
+
+        :raises CorruptData: they are more than anybody has in hand. A few bytes can be a set of any size.
+        """
+        if len(self) > MOST_NUMBERS:
+            raise CorruptData(
+                f"a set in a node has {len(self)} numbers, and at most {MOST_NUMBERS} are taken one by one: the node "
+                "is damaged, or somebody has changed it"
+            )
         return chain.from_iterable(range(start, stop) for start, stop in self)
 
     def without(self, number: int) -> Runs:

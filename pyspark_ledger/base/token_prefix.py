@@ -13,7 +13,8 @@ import re
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from pyspark_ledger.base import compute as pc
 
 _UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _SPELLING = re.compile(rf"({_UUID}):(?:([0-9]{{1,18}}):([0-9]{{1,18}})|m([0-9a-f]{{32}}))")

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from pyspark_ledger.cli.arguments import place
 from pyspark_ledger.cli.base import Commands, Session
-from pyspark_ledger.cli.output import Row
-from pyspark_ledger.errors import LedgerError
-from pyspark_ledger.metadata.port import CursorKey, PartKey
+from pyspark_ledger.describe.cursors import subscription_facts, subscription_row, subscription_rows
+from pyspark_ledger.metadata.port import CursorKey
 
 if TYPE_CHECKING:
-    from pyspark_ledger.cursors.handle import CursorHandle, CursorStats, ResetResult
-    from pyspark_ledger.log.log import Log
+    from pyspark_ledger.cursors.handle import CursorHandle, ResetResult
     from pyspark_ledger.log.places import Place
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -47,60 +44,9 @@ def list_cursors(session: Session, topic: str | None) -> None:
         rows = [
             row
             for name in ([topic] if topic else client.topics())
-            for row in _rows(session.namespace(client).log(name))
+            for row in subscription_rows(session.namespace(client).log(name))
         ]
     session.listing(rows, "no subscriptions")
-
-
-def _rows(log: Log) -> list[Row]:
-    from pyspark_ledger.cursors.handle import CursorHandle
-
-    rows: list[Row] = []
-    log.metadata.sync()
-    keys = [
-        key for key in log.metadata.children(PartKey(log.topic.uuid, "subscriptions")) if isinstance(key, CursorKey)
-    ]
-    held = _held_back(log, [key.name for key in keys])
-    for key in keys:
-        try:
-            stats = CursorHandle(log, key.name).stats()
-            rows.append({**_row(log.topic.name, stats), **held[key.name]})
-        except LedgerError as error:
-            rows.append({"topic": log.topic.name, "subscription": key.name, "error": str(error)})
-    return rows
-
-
-def _held_back(log: Log, names: Sequence[str]) -> dict[str, Row]:
-    """How much each subscription holds back of what retention would give up."""
-    from pyspark_ledger.lifecycle import retention
-
-    try:
-        holds = retention.holds(log, log.view(), log.policies().record) if names else []
-    except LedgerError as error:
-        return {name: {"error": str(error)} for name in names}
-    held = {hold.subscription: hold for hold in holds}
-    return {
-        name: {
-            "held_back_records": held[name].records if name in held else 0,
-            "held_back_bytes": held[name].bytes if name in held else 0,
-        }
-        for name in names
-    }
-
-
-def _row(topic: str, stats: CursorStats) -> Row:
-    return {
-        "topic": topic,
-        "subscription": stats.name,
-        "position": stats.mark_delete,
-        "backlog_records": stats.backlog_records,
-        "backlog_bytes": stats.backlog_bytes,
-        "backlog_seconds": stats.backlog_seconds,
-        "owner": ", ".join(stats.followers),
-        "sharing": stats.sharing,
-        "epoch": stats.epoch,
-        "revision": stats.revision,
-    }
 
 
 @cursors.command()
@@ -109,19 +55,7 @@ def _row(topic: str, stats: CursorStats) -> Row:
 def describe(session: Session, topic: str, subscription: str) -> None:
     """Everything about one SUBSCRIPTION of TOPIC."""
     with session.client() as client:
-        session.output.facts(_facts(topic, client.cursor(topic, subscription).stats()))
-
-
-def _facts(topic: str, stats: CursorStats) -> dict[str, Any]:
-    return {
-        **_row(topic, stats),
-        "revision_running_seconds": stats.revising_seconds,
-        "individual_acks": stats.individual_acks,
-        "evicted": stats.evicted,
-        "lost": stats.lost,
-        "properties": dict(stats.properties),
-        "members": [asdict(each) for each in stats.members],
-    }
+        session.output.facts(subscription_facts(topic, client.cursor(topic, subscription).stats()))
 
 
 # -- making and deleting ----------------------------------------------------------------------------------------
@@ -139,7 +73,9 @@ def create(session: Session, topic: str, subscription: str, start: Place) -> Non
         there = session.namespace(client).metadata.read(CursorKey(uuid, subscription)) is not None
         stats = client.create_cursor(topic, subscription, start).stats()
     did = "was there already" if there else "made"
-    session.output.done(f"{subscription}: {did}, at {stats.mark_delete}", {**_row(topic, stats), "made": not there})
+    session.output.done(
+        f"{subscription}: {did}, at {stats.mark_delete}", {**subscription_row(topic, stats), "made": not there}
+    )
 
 
 @cursors.command()
@@ -150,7 +86,7 @@ def delete(session: Session, topic: str, subscription: str, yes: bool) -> None:
     """Delete a SUBSCRIPTION that nobody follows."""
     with session.client() as client:
         cursor = client.cursor(topic, subscription)
-        row = _row(topic, cursor.stats())
+        row = subscription_row(topic, cursor.stats())
         session.require_yes(yes, f"delete subscription '{subscription}', its position and its acknowledgements", [row])
         cursor.delete()
     session.output.done(f"{subscription}: deleted, it was at {row['position']}", row)
@@ -200,7 +136,7 @@ def skip(session: Session, topic: str, subscription: str, records: int, yes: boo
     """Acknowledge the next RECORDS that are not acknowledged: nobody gets them."""
     with session.client() as client:
         cursor = client.cursor(topic, subscription)
-        row = _row(topic, cursor.stats())
+        row = subscription_row(topic, cursor.stats())
         skipped = min(records, row["backlog_records"])
         session.require_yes(yes, f"skip {skipped:,} records for subscription '{subscription}'", [row])
         _tell(session, topic, cursor, cursor.skip(records))
@@ -214,7 +150,7 @@ def clear_backlog(session: Session, topic: str, subscription: str, yes: bool) ->
     """Acknowledge everything that is in TOPIC now: nobody gets it."""
     with session.client() as client:
         cursor = client.cursor(topic, subscription)
-        row = _row(topic, cursor.stats())
+        row = subscription_row(topic, cursor.stats())
         session.require_yes(yes, f"skip {row['backlog_records']:,} records for subscription '{subscription}'", [row])
         _tell(session, topic, cursor, cursor.clear_backlog())
 
@@ -243,5 +179,5 @@ def _tell(session: Session, topic: str, cursor: CursorHandle, moved: ResetResult
     stats = cursor.stats()
     session.output.done(
         f"{cursor.name}: at {moved.position}, revision {moved.revision}, backlog {stats.backlog_records:,} records",
-        {**_row(topic, stats), "position": moved.position, "revision": moved.revision},
+        {**subscription_row(topic, stats), "position": moved.position, "revision": moved.revision},
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyspark_ledger.cli.base import Commands, Session
-from pyspark_ledger.cli.output import Row
+from pyspark_ledger.describe.rows import Row
 
 if TYPE_CHECKING:
     from pyspark_ledger.cli.replaying import Outcome
@@ -40,7 +40,7 @@ def list_letters(session: Session, topic: str, limit: int, reason: str | None, e
             if (everything or not is_done) and (reason is None or reason in letter["reason"])
         )
         rows = list(islice(found, limit + 1))
-    session.listing(_without_empty(rows[:limit], session.json), "no dead letters")
+    session.listing(rows[:limit] if not session.for_people else _without_empty(rows[:limit]), "no dead letters")
     if len(rows) > limit:
         session.output.note(f"there are more than {limit:,}: --limit shows more of them")
 
@@ -51,9 +51,9 @@ def _row(letter: Record, is_done: bool, tell: bool) -> dict[str, Any]:
     return {"letter": letter.position, **replayed, **{name: letter[name] for name in names}}
 
 
-def _without_empty(rows: list[dict[str, Any]], is_json: bool) -> list[dict[str, Any]]:
+def _without_empty(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A table is wide enough without columns in which nothing is."""
-    used = {name for row in rows for name, value in row.items() if value is not None or is_json}
+    used = {name for row in rows for name, value in row.items() if value is not None}
     return [{name: value for name, value in row.items() if name in used} for row in rows]
 
 

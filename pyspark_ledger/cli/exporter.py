@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK
-from pyspark_ledger.base.names import zookeeper_address
 from pyspark_ledger.cli.base import Command, Session
 from pyspark_ledger.errors import InvalidInput
 
@@ -31,9 +30,9 @@ def exporter(session: Session, port: int, host: str, max_producers: int) -> None
     from pyspark_ledger.metrics.collector import LedgerCollector
     from pyspark_ledger.metrics.requests import TimedMetadata
 
-    registry = CollectorRegistry()
+    registry, settings = CollectorRegistry(), session.settings
     metadata = TimedMetadata(session.metadata(_TIMEOUT_S), registry)
-    with client_of(OpenNamespace(metadata, address=zookeeper_address(session.zookeeper))) as client:
+    with client_of(OpenNamespace(metadata, settings.storage, address=settings.zookeeper, settings=settings)) as client:
         registry.register(LedgerCollector(client, max_producers=max_producers))
         try:
             server, _ = start_http_server(port, host, registry)

@@ -164,8 +164,8 @@ def rewrite(
         from pyspark_ledger.datasource.rewriting import rewrite as as_a_job
 
         done = as_a_job(
-            spark_session(), topic, below_bytes=below, everything=everything, zookeeper=session.zookeeper,
-            password=session.digest,
+            spark_session(), topic, below_bytes=below, everything=everything,
+            options=dict(session.settings.given),
         )  # fmt: skip
     else:
         with session.client() as client, session.output.progress() as progress:

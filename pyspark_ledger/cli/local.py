@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from pyspark_ledger.base.names import DEFAULT_ZOOKEEPER
+from pyspark_ledger.base.settings import DEFAULT_ZOOKEEPER, Settings
 from pyspark_ledger.cli.base import Command, Session
-from pyspark_ledger.cli.output import Row
+from pyspark_ledger.describe.rows import Row
 from pyspark_ledger.errors import InvalidInput, LedgerError, Unavailable
 from pyspark_ledger.local.home import LocalHome
 from pyspark_ledger.metadata.port import NamespaceKey, TopicsKey
@@ -66,10 +66,11 @@ def _storage(home: LocalHome, asked: str | None) -> str:
     """Recorded in the namespace by whoever comes first."""
     from pyspark_ledger.client import open_namespace
 
-    with closing(open_namespace(home.address)) as namespace:
+    here = Settings.of({"zookeeper": home.address})  # it asks for no login, whatever the environment has for others
+    with closing(open_namespace(here)) as namespace:
         if namespace.metadata.read(NamespaceKey()) is None:
             asked = asked or os.environ.get("LEDGER_STORAGE") or str(home.storage)
-    with closing(open_namespace(home.address, asked)) as namespace:
+    with closing(open_namespace(here, asked)) as namespace:
         home.note_marker(namespace.storage.uri, namespace.storage.marker)
         return namespace.storage.uri
 

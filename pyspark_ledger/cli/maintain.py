@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pyspark_ledger.base.sizes import parse_size
-from pyspark_ledger.cli.base import Command, Session
+from pyspark_ledger.cli.base import Command, Session, log_to_stderr
 from pyspark_ledger.cli.health import Answer, HealthServer, Page, text
 
 if TYPE_CHECKING:
@@ -80,7 +78,7 @@ def maintain(
 
     with closing(session.open_namespace()) as namespace, held(pid_file):
         maintenance = Maintenance(namespace, actions=actions, read_rate=read_rate, write_rate=write_rate)
-        _log_to_stderr()
+        log_to_stderr()
         with _stopped_by_signals(maintenance, status=int(once)):  # --once has not done everything then
             if once:
                 _run_once(session, maintenance)
@@ -150,12 +148,3 @@ def _stopped_by_signals(maintenance: Maintenance, status: int) -> Iterator[None]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _log_to_stderr() -> None:
-    """As a service does: there is nobody else to read it."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    package = logging.getLogger("pyspark_ledger")
-    package.addHandler(handler)
-    package.setLevel(logging.INFO)

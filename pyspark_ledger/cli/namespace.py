@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyspark_ledger.base.names import zookeeper_address
 from pyspark_ledger.cli.base import Commands, Session
-from pyspark_ledger.cli.output import Row
-from pyspark_ledger.cli.rows import moment
 from pyspark_ledger.cli.storage import move_storage, set_storage
+from pyspark_ledger.describe.rows import Row, moment
 
 if TYPE_CHECKING:
     from pyspark_ledger.lifecycle.backup_file import BackedUp
@@ -43,7 +41,7 @@ def upgrade(session: Session, dry_run: bool, yes: bool) -> None:
     from pyspark_ledger.zk_metadata.codec import FORMAT
 
     with closing(session.metadata()) as metadata:
-        work = Upgrade(metadata, say=session.output.note, address=zookeeper_address(session.zookeeper))
+        work = Upgrade(metadata, say=session.output.note, address=session.address)
         plan = work.plan()
         if plan.is_done:
             session.output.done(f"the namespace is of format {FORMAT} already: nothing to do", _shown(plan))

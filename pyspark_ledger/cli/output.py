@@ -6,22 +6,24 @@ Units are in the names of values (``backlog_bytes``, ``age_seconds``): a program
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import re
+import shutil
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from pyspark_ledger.cli import tables
+from pyspark_ledger.describe.rows import Row
 
-Row = Mapping[str, Any]
 Progress = Callable[[str, int, int | None], None]  # phase, how much is done, of how much if that is known
-_FOLDED_ROWS = 500  # a longer table is not made to fit the terminal
 
 
 class Output(ABC):
@@ -43,7 +45,7 @@ class Output(ABC):
 
     def note(self, text: str) -> None:
         """A remark for people, on standard error: not part of the answer."""
-        click.echo(text, err=True)
+        click.echo(printable(text), err=True)
 
     def progress(self) -> AbstractContextManager[Progress]:
         return _progress()
@@ -73,69 +75,80 @@ def plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
+class CsvOutput(Output):
+    """Comma-separated values with a header: a row for each of a listing, for each record, and for one thing that is
+    described. Values are as in JSON; one that consists of several is JSON."""
+
+    def __init__(self) -> None:
+        self._header: list[str] = []
+
+    def rows(self, rows: Sequence[Row], empty: str) -> None:
+        self._print(rows, list(dict.fromkeys(name for row in rows for name in row)))
+
+    def facts(self, facts: Row) -> None:
+        self._print([facts], list(facts))
+
+    def done(self, sentence: str, facts: Row) -> None:
+        self._print([facts], list(facts))
+
+    def record(self, place: str, value: Row) -> None:
+        self._print([value], list(value))
+
+    def _print(self, rows: Sequence[Row], header: list[str]) -> None:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        if header and header != self._header:
+            writer.writerow(header)
+            self._header = header
+        writer.writerows([_csv_cell(row.get(name)) for name in header] for row in rows)
+        click.echo(text.getvalue(), nl=False)
+
+
+def _csv_cell(value: Any) -> Any:
+    if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
+        return value
+    text = json.dumps(value, ensure_ascii=False, default=plain)
+    return json.loads(text) if text.startswith('"') else text
+
+
 class ConsoleOutput(Output):
     def rows(self, rows: Sequence[Row], empty: str) -> None:
         if rows:
-            self._table(self._console(), rows)
+            self._table(rows)
         else:
-            click.echo(empty)
+            click.echo(printable(empty))
 
     def facts(self, facts: Row) -> None:
-        from rich.table import Table
-        from rich.text import Text
-
-        console = self._console()
-        grid = Table.grid(padding=(0, 2))
-        for name, value in facts.items():
-            if not _is_listing(value):
-                grid.add_row(Text(_title(name), style="bold"), Text(_cell(name, value)))
-        console.print(grid)
+        said = [(_title(name), _cell(name, value)) for name, value in facts.items() if not _is_listing(value)]
+        _echo(tables.pairs(said, _width()))
         for name, value in facts.items():
             if _is_listing(value):
-                console.print(Text(f"\n{_title(name)}", style="bold"))
-                self._table(console, value)
+                click.echo("\n" + click.style(_title(name), bold=True))
+                self._table(value)
 
     def done(self, sentence: str, facts: Row) -> None:
-        click.echo(sentence)
+        click.echo(printable(sentence))
 
     def record(self, place: str, value: Row) -> None:
-        click.echo(f"{place}  {json.dumps(value, ensure_ascii=False)}")
+        click.echo(printable(f"{place}  {json.dumps(value, ensure_ascii=False)}"))
 
-    def _console(self) -> Console:
-        from rich.console import Console
-
-        # Not wrapped when it goes into a file or a pipe; nothing in a name or a message is markup.
-        return Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout.isatty() else 1_000)
-
-    def _table(self, console: Console, rows: Sequence[Row]) -> None:
-        from rich.table import Table
-        from rich.text import Text
-
+    def _table(self, rows: Sequence[Row]) -> None:
         names = list(dict.fromkeys(name for row in rows for name in row))
         numbers = [any(isinstance(row.get(name), int | float) for row in rows) for name in names]
-        if len(rows) > _FOLDED_ROWS:
-            click.echo("\n".join(_aligned(rows, names, numbers)))
-            return
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-        for name, right in zip(names, numbers, strict=True):
-            table.add_column(Text(_title(name)), justify="right" if right else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(_cell(name, row.get(name))) for name in names))
-        console.print(table)
+        cells = [[_cell(name, row.get(name)) for name in names] for row in rows]
+        _echo(tables.table([_title(name) for name in names], cells, numbers, _width()))
 
 
-def _aligned(rows: Sequence[Row], names: Sequence[str], right: Sequence[bool]) -> Iterator[str]:
-    """The lines of a table that is too long to be made to fit a terminal: rich takes a second for 1,500 rows."""
-    from rich.cells import cell_len
-    from rich.control import strip_control_codes
+FORMATS: dict[str, Callable[[], Output]] = {"table": ConsoleOutput, "json": JsonOutput, "csv": CsvOutput}
 
-    lines = [[_title(name) for name in names]]
-    lines += [[strip_control_codes(_cell(name, row.get(name))) for name in names] for row in rows]
-    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        spaces = [" " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True)]
-        cells = zip(line, spaces, right, strict=True)
-        yield "  ".join(space + cell if is_right else cell + space for cell, space, is_right in cells)
+
+def _width() -> int | None:
+    """Of the terminal. What goes into a file or a pipe is not folded."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _echo(lines: Iterable[str]) -> None:
+    click.echo("\n".join(lines))
 
 
 def _is_listing(value: Any) -> bool:
@@ -145,15 +158,27 @@ def _is_listing(value: Any) -> bool:
 # -- for people -------------------------------------------------------------------------------------------------
 
 _WORDS = {"bytes": "size", "seconds": "time"}
+# Control characters of both sets, what turns the direction of text, and ends of lines that are none of ours.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _COUNTS = {"records", "commits", "duplicates", "acks", "producers", "ledgers", "topics", "before"}
+
+
+def printable(text: str) -> str:
+    """Names and records are others' text: what would move the cursor, hide or reorder what a terminal shows, or give
+    it commands, is shown as JSON spells it. Line ends and tabs stay: a sentence may have several lines."""
+    return _UNPRINTABLE.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def _title(name: str) -> str:
     words = name.split("_")
-    return " ".join(words if "per" in words else [_WORDS.get(word, word) for word in words])
+    return printable(" ".join(words if "per" in words else [_WORDS.get(word, word) for word in words]))
 
 
 def _cell(name: str, value: Any) -> str:
+    return printable(_spelled(name, value)).replace("\n", "\\n")
+
+
+def _spelled(name: str, value: Any) -> str:
     words = name.split("_")
     if value is None or value == "":
         return "-"

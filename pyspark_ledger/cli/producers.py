@@ -8,8 +8,8 @@ import click
 
 from pyspark_ledger.base.names import query_of
 from pyspark_ledger.cli.base import Commands, Session
-from pyspark_ledger.cli.output import Row
-from pyspark_ledger.metadata.records import ProducerState
+from pyspark_ledger.describe.producers import producer_row
+from pyspark_ledger.describe.rows import Row
 
 if TYPE_CHECKING:
     from pyspark_ledger.client import LedgerClient
@@ -27,21 +27,9 @@ def list_producers(session: Session, topic: str) -> None:
     """The producers of TOPIC: the last sequence id of each, and the query that a name belongs to."""
     with session.client() as client:
         _, states = session.namespace(client).log(topic).producers()
-    session.listing([_row(state) for state in states.all()], "no producers")
+    session.listing([producer_row(state) for state in states.all()], "no producers")
     if states.evicted:
         session.output.note(f"{states.evicted:,} more were evicted, as the topic's policy says")
-
-
-def _row(state: ProducerState) -> Row:
-    return {
-        "producer": state.name,
-        "sequence_id": state.sequence,
-        "last_publish": state.publish_time,
-        "numbers": "records" if state.per_record else "batches",
-        "query": state.query,
-        "run": state.run,
-        "fenced_runs": len(state.past_runs),
-    }
 
 
 @producers.command()
@@ -71,7 +59,7 @@ def _known(session: Session, client: LedgerClient, topic: str, producer: str) ->
         _, states = namespace.log(topic).producers()
         state = states.get(producer)
         if state is not None:
-            return _row(state)
+            return producer_row(state)
         if states.is_evicted(producer):
             return {"producer": producer, "evicted": True}
     return {"producer": producer, "query": query_of(producer), "topic": uuid} if uuid else None

@@ -21,9 +21,11 @@ def _columns(_context: click.Context, _option: click.Parameter, text: str | None
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
-_COLUMNS = click.option("--columns", callback=_columns, metavar="A,B", help="Only these.")
+COLUMNS = click.option("--columns", callback=_columns, metavar="A,B", help="Only these.")
 _METADATA = click.option(
-    "--metadata", is_flag=True, help="With --json: add _metadata, where a record is and where it came from."
+    "--metadata",
+    is_flag=True,
+    help="With --json: add _metadata, where a record is and where it came from.",
 )
 
 
@@ -34,7 +36,7 @@ _METADATA = click.option(
 @click.option("-n", "count", type=click.IntRange(0), help="So many records at most.")
 @click.option("--follow", is_flag=True, help="Wait for more, until Ctrl-C.")
 @click.option("--compacted", is_flag=True, help="The last record of every key; with --follow, then every change.")
-@_COLUMNS
+@COLUMNS
 @_METADATA
 @click.pass_obj
 def read(
@@ -61,7 +63,7 @@ def read(
 @click.command(cls=Command)
 @click.argument("topic")
 @click.option("-n", "count", type=click.IntRange(0), default=10, show_default=True, help="How many.")
-@_COLUMNS
+@COLUMNS
 @_METADATA
 @click.pass_obj
 def peek(session: Session, topic: str, count: int, columns: list[str] | None, metadata: bool) -> None:

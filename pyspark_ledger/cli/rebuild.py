@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
@@ -11,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyspark_ledger.base.names import zookeeper_address
 from pyspark_ledger.cli.base import Command, Session
-from pyspark_ledger.cli.output import Row
 from pyspark_ledger.cli.report import report_option, reporting
+from pyspark_ledger.describe.rows import Row
 from pyspark_ledger.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ def rebuild(
     it again."""
     from pyspark_ledger.lifecycle.rebuild import from_storage
 
-    uri = _root(storage)
+    uri = _root(session, storage)
     _carry_out(session, lambda metadata, **how: from_storage(metadata, uri, asked, **how), dry_run, yes, report)
 
 
@@ -64,12 +62,12 @@ def restore(session: Session, file: Path, storage: str | None, dry_run: bool, ye
     rebuild' brings back more. If it is interrupted, run it again."""
     from pyspark_ledger.lifecycle.rebuild import from_file
 
-    uri = _root(storage)
+    uri = _root(session, storage)
     _carry_out(session, lambda metadata, **how: from_file(metadata, file, uri, **how), dry_run, yes, report)
 
 
-def _root(storage: str | None) -> str:
-    uri = storage or os.environ.get("LEDGER_STORAGE")
+def _root(session: Session, storage: str | None) -> str:
+    uri = storage or session.settings.storage
     if not uri:
         raise InvalidInput(
             "nothing says where the files are: give --storage (or LEDGER_STORAGE), a folder or a URI such as "
@@ -80,7 +78,7 @@ def _root(storage: str | None) -> str:
 
 
 def _carry_out(session: Session, make: _Make, dry_run: bool, yes: bool, report: str | None) -> None:
-    address = zookeeper_address(session.zookeeper)
+    address = session.address
     with closing(session.metadata()) as metadata:
         plan = _plan(metadata, make)
         if dry_run:

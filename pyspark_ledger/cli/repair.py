@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyspark_ledger.cli.base import Command, Session
-from pyspark_ledger.cli.output import Row
 from pyspark_ledger.cli.report import report_option, reporting
+from pyspark_ledger.describe.rows import Row
 from pyspark_ledger.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark_ledger.append.prepared import check_not_terminated
 from pyspark_ledger.append.record_check import RecordCheck
 from pyspark_ledger.base.runs import Runs
-from pyspark_ledger.cli.jsonlines import Decoder
-from pyspark_ledger.cli.output import Row
 from pyspark_ledger.cursors.node import CursorNode
+from pyspark_ledger.describe.jsonlines import Decoder
+from pyspark_ledger.describe.rows import Row
 from pyspark_ledger.errors import InvalidInput, LedgerError, NotFound
 from pyspark_ledger.files import dead_letters
 

@@ -18,9 +18,10 @@ from typing import Any
 import click
 
 import pyspark_ledger
-from pyspark_ledger.base.names import this_process, zookeeper_address
+from pyspark_ledger.base.names import this_process
 from pyspark_ledger.cli.base import Session
-from pyspark_ledger.cli.output import Row, plain
+from pyspark_ledger.cli.output import plain
+from pyspark_ledger.describe.rows import Row
 from pyspark_ledger.errors import InvalidInput, disk_errors
 
 _USER_IN_URI = re.compile(r"(?<=://)[^/?#@]*@")  # s3://key:secret@bucket
@@ -99,7 +100,7 @@ def reporting(session: Session, asked: str | None) -> Iterator[Report]:
     about = {
         "command": command,
         "arguments": without_secrets({name: value for name, value in context.params.items() if value is not None}),
-        "namespace": zookeeper_address(session.zookeeper),
+        "namespace": session.address,
         "by": this_process(),
         "version": pyspark_ledger.__version__,
     }

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pyspark_ledger.base.uris import shown
 from pyspark_ledger.cli.base import Command, Session
-from pyspark_ledger.cli.output import Row
 from pyspark_ledger.cli.report import report_option, reporting
+from pyspark_ledger.describe.rows import Row
 from pyspark_ledger.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _abandon(session: Session, yes: bool, report: str | None) -> None:
     with _mover(session) as mover:
         record = mover.namespace()
         to = record.moving.to if record.moving is not None else ""
-        row: Row = {"storage": record.storage, "moving_to": to}
+        row: Row = {"storage": shown(record.storage), "moving_to": to}
         session.require_yes(yes, f"give up moving the files of this namespace to {to or 'another place'}", [row])
         with reporting(session, report) as told:
             told.found(row)

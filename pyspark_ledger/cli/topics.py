@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,12 +14,16 @@ from pyspark_ledger.base.names import check_topic_name
 from pyspark_ledger.base.paging import by_halves, pages
 from pyspark_ledger.cli.arguments import RATE, duration, duration_or_never, quota, size_or_never
 from pyspark_ledger.cli.base import Commands, Session
+from pyspark_ledger.cli.copying import copy
+from pyspark_ledger.cli.exporting import export
+from pyspark_ledger.cli.importing import import_
 from pyspark_ledger.cli.lifecycle import gc, rewrite, terminate, trim
-from pyspark_ledger.cli.output import Row
 from pyspark_ledger.cli.reading import peek, read
-from pyspark_ledger.cli.rows import compacted, policies, summary
 from pyspark_ledger.cli.verifying import skip_damaged, verify
 from pyspark_ledger.cli.writing import write
+from pyspark_ledger.describe.policies import changes as policy_changes
+from pyspark_ledger.describe.policies import policies
+from pyspark_ledger.describe.rows import Row, compacted, summary
 from pyspark_ledger.errors import Conflict
 from pyspark_ledger.metadata.port import HeadKey, Metadata, PoliciesKey, TopicKey, TopicsKey
 from pyspark_ledger.metadata.records import Policies
@@ -70,7 +73,7 @@ def describe(session: Session, topic: str, ledgers: int) -> None:
     """TOPIC's schema, ledgers, sizes, rates, deduplication and compaction.
 
     Rates are those of the newest commits, at most a hundred: from the first one's publish time to the last one's."""
-    from pyspark_ledger.cli.describe import description
+    from pyspark_ledger.describe.topics import description
 
     with session.client() as client:
         session.output.facts(description(session.namespace(client).log(topic), ledgers))
@@ -85,6 +88,9 @@ topics.add_command(skip_damaged)
 topics.add_command(read)
 topics.add_command(peek)
 topics.add_command(write)
+topics.add_command(export)
+topics.add_command(import_)
+topics.add_command(copy)
 
 
 # -- making and deleting ----------------------------------------------------------------------------------------
@@ -99,7 +105,7 @@ topics.add_command(write)
 @click.pass_obj
 def create(session: Session, topic: str, schema: str, key: str, version_column: str, storage: str | None) -> None:
     """Make TOPIC."""
-    from pyspark_ledger.cli import ddl
+    from pyspark_ledger.describe import ddl
 
     columns = ddl.parse(schema)
     with session.client(storage) as client:
@@ -217,37 +223,11 @@ def set_config(session: Session, /, topic: str, **given: Any) -> None:
     """Change TOPIC's policies: those that are given.
 
     A DURATION is 30s, 10m, 1h or 7d. A SIZE is a number of bytes, or 64MB, 500GB, 1TB: of 1024, as in Spark."""
-    changes = _changes({name: value for name, value in given.items() if value is not None})
+    changes = policy_changes({name: value for name, value in given.items() if value is not None})
     if not changes:
         raise click.UsageError("nothing to set: see 'pyspark-ledger topics config set --help'")
     with session.client() as client:
         session.output.facts(policies(client.set_policies(topic, **changes)))
-
-
-_TIMES = ("evict_producers_after", "retention_age", "expire_subscriptions_after")
-_SIZES = {"retention_bytes": "retention_bytes", "compact_after": "compact_after_bytes",
-          "rewrite_below": "rewrite_below_bytes"}  # fmt: skip
-
-
-def _changes(given: dict[str, Any]) -> dict[str, Any]:
-    """As the client takes them."""
-    changes: dict[str, Any] = {name: given[name] for name in ("snapshot_commits", "backlog_action") if name in given}
-    changes |= {name: _time(given[name]) for name in _TIMES if name in given}
-    changes |= {field: _size(given[name]) for name, field in _SIZES.items() if name in given}
-    if "deduplication" in given:
-        changes["deduplication"] = {"true": True, "false": False, "default": None}[given["deduplication"]]
-    if "backlog_quota" in given:
-        size, seconds = given["backlog_quota"]
-        changes |= {"backlog_quota_bytes": size, "backlog_quota_age": _time(seconds)}
-    return changes
-
-
-def _time(seconds: float | str | None) -> timedelta | None:
-    return timedelta(seconds=seconds) if isinstance(seconds, float) else None
-
-
-def _size(size: int | str) -> int | None:
-    return size if isinstance(size, int) else None
 
 
 # -- compaction -------------------------------------------------------------------------------------------------
@@ -293,7 +273,7 @@ def _compact(
     if engine == "spark":
         from pyspark_ledger.datasource.compaction import compact, spark_session
 
-        return compact(spark_session(), topic, zookeeper=session.zookeeper, password=session.digest)
+        return compact(spark_session(), topic, options=dict(session.settings.given))
     with session.client() as client, session.output.progress() as progress:
         return client.compact(topic, progress, read_rate=read_rate, write_rate=write_rate)
 

@@ -6,18 +6,20 @@ import csv
 import os
 import stat
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from pyspark_ledger.base.limits import MOST_LINE_BYTES
 from pyspark_ledger.cli.base import Command, Session
 from pyspark_ledger.errors import InvalidInput, LedgerError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from pyspark_ledger.append.producer import Producer, Receipt
-    from pyspark_ledger.cli.jsonlines import Decoder
+    from pyspark_ledger.base.position import Position
+    from pyspark_ledger.describe.jsonlines import Decoder
 
 Numbered = tuple[int, dict[str, Any]]  # the line it is on, and the record
 _PROGRESS_RECORDS = 1_000  # how often progress is shown
@@ -37,21 +39,32 @@ def write(session: Session, topic: str, file: IO[bytes], kind: str | None, name:
     JSON lines have one object each, column -> value. CSV has its columns' names in its first line; an empty cell is
     null. Columns that are left out are null, unknown ones are errors. What comes through a pipe is in the log after a
     second at the latest."""
-    from pyspark_ledger.cli.jsonlines import Decoder
+    write_lines(session, topic, file, kind, name)
+
+
+def write_lines(
+    session: Session, topic: str, file: IO[bytes], kind: str | None, name: str | None, without: Collection[str] = ()
+) -> None:
+    """``without``: columns that are passed over."""
+    from pyspark_ledger.describe.jsonlines import Decoder
 
     source = _Source(file)
     kind = kind or ("csv" if source.name.endswith(".csv") else "json")
     with session.client() as client, session.output.progress() as progress:
         log = session.namespace(client).log(topic)
-        decoder = Decoder(log.schema(log.view().head.schema_id))
+        decoder = Decoder(log.schema(log.view().head.schema_id), without=without)
         rows = (_csv if kind == "csv" else _json)(source, decoder)
         linger_ms = None if source.is_file else _PIPE_LINGER_MS
         written = _Written(client.producer(topic, name, linger_ms=linger_ms), name is not None)
         written.take(_numbered(source, rows), lambda: progress(source.name, source.bytes, source.size))
         end = log.refresh(sync=True).head.end
-    facts = {"topic": topic, "records": written.records, "duplicates": written.duplicates, "end": end}
-    duplicates = f", {written.duplicates:,} were there already" if name else ""
-    session.output.done(f"{topic}: {written.records:,} records written{duplicates}; end {end}", facts)
+    say_written(session, topic, name, written.records, written.duplicates, end)
+
+
+def say_written(session: Session, topic: str, name: str | None, records: int, duplicates: int, end: Position) -> None:
+    facts = {"topic": topic, "records": records, "duplicates": duplicates, "end": end}
+    there = f", {duplicates:,} were there already" if name else ""
+    session.output.done(f"{topic}: {records:,} records written{there}; end {end}", facts)
 
 
 class _Source:
@@ -81,8 +94,10 @@ class _Source:
             return None
 
     def __iter__(self) -> Iterator[str]:
-        for raw in self._file:
+        while raw := self._file.readline(MOST_LINE_BYTES + 1):
             self.line += 1
+            if len(raw) > MOST_LINE_BYTES:
+                raise InvalidInput(f"it has more than {MOST_LINE_BYTES} bytes", "LEDGER_INVALID_VALUE")
             self.bytes += len(raw)
             yield raw.decode("utf-8-sig" if self.line == 1 else "utf-8")
 
@@ -93,7 +108,7 @@ def _json(source: _Source, decoder: Decoder) -> Iterator[dict[str, Any] | None]:
 
 
 def _csv(source: _Source, decoder: Decoder) -> Iterator[dict[str, Any] | None]:
-    csv.field_size_limit(1 << 30)
+    csv.field_size_limit(MOST_LINE_BYTES)
     rows = csv.reader(source, strict=True)
     names = decoder.header(next(rows, []))
     yield None

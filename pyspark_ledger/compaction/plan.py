@@ -91,14 +91,13 @@ def _keyed_slices(log: Log, view: View, start: Position, end: Position, *, aroun
     """What has to be read for the state at ``end``: a generation, and the log since."""
     check_compactable(log)
     source = ReadSource(log, view, newest(log, view, end), around_lost=around_lost)
-    return KeyedSlices(
-        log.storage.uri,
-        log.topic.uuid,
-        log.schema(view.head.schema_id),
-        log.topic.key,
-        log.topic.version_column,
-        tuple(joined(source.slices(start, end))),
-    )
+    return keyed(log, view, tuple(joined(source.slices(start, end))))
+
+
+def keyed(log: Log, view: View, pieces: tuple[Slice, ...]) -> KeyedSlices:
+    """Pieces with what is known of the topic's keys."""
+    schema = log.schema(view.head.schema_id)
+    return KeyedSlices(log.storage.root, log.topic.uuid, schema, log.topic.key, log.topic.version_column, pieces)
 
 
 def _only(piece: Slice, rows: pa.Array) -> Slice:

@@ -5,7 +5,7 @@ Phase one folds slices of a topic and finds the rows that count. Phase two copie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from pyspark_ledger.compaction import fold
 from pyspark_ledger.compaction.fold import Fold, Survivors
 from pyspark_ledger.compaction.writer import CompactedWriter
 from pyspark_ledger.files import schema as schemas
-from pyspark_ledger.files.storage import Storage, open_storage
+from pyspark_ledger.files.storage import Root, Storage
 from pyspark_ledger.log.generations import CompactedBatch
 from pyspark_ledger.log.rows import CompactedRows, SliceReader, SliceRows, at_or_after, read_slice
 from pyspark_ledger.log.slices import CompactedSlice, Slice
@@ -30,7 +30,7 @@ Progress = Callable[[str, int, int], None]  # phase, records done, of how many
 class KeyedSlices:
     """Pieces of a topic with a key, in order: what is to be folded."""
 
-    storage: str
+    storage: Root
     uuid: str
     schema: pa.Schema
     key: str
@@ -86,25 +86,28 @@ def survivors_of(keyed: KeyedSlices, progress: Progress = lambda *_: None) -> Su
 
 def keys_of(keyed: KeyedSlices, piece: Slice) -> Iterator[tuple[pa.Array, pa.Array, pa.Array | None]]:
     """Keys, which rows are tombstones, and versions."""
-    for rows, tombstone in _with_tombstones(keyed, piece):
+    for rows, tombstone in with_tombstones(keyed, piece):
         version = fold.ranks(rows.batch.column(keyed.version)) if keyed.version else None
         yield rows.batch.column(keyed.key), tombstone, version
 
 
-def _with_tombstones(keyed: KeyedSlices, piece: Slice) -> Iterator[tuple[SliceRows, pa.Array]]:
-    """Rows, and which of them are tombstones. A tombstone is judged by the columns that its own entry has: one that the
-    topic got later says nothing of it. Most pieces have none, and reading one column is enough to see that: only if it
-    is null somewhere, the others are read."""
-    storage = open_storage(keyed.storage)
+def with_tombstones(
+    keyed: KeyedSlices, piece: Slice, columns: Sequence[str] = ()
+) -> Iterator[tuple[SliceRows, pa.Array]]:
+    """Rows with the key, the version and these columns, and which of them are tombstones. A tombstone is judged by the
+    columns that its own entry has: one that the topic got later says nothing of it. Most pieces have none, and reading
+    one column is enough to see that: only if it is null somewhere, the others are read."""
+    storage = keyed.storage.open()
     opened = SliceReader(storage, keyed.uuid, piece)
     names = [name for name in (keyed.key, keyed.version) if name]
     values = [] if isinstance(piece, CompactedSlice) else _values(keyed, opened.columns)  # it says which are
-    for rows in opened.rows(_fields(keyed, [*names, *values[:1]])):
+    judged = values if set(values) <= set(columns) else values[:1]
+    for rows in opened.rows(_fields(keyed, list(dict.fromkeys([*names, *judged, *columns])))):
         if isinstance(rows, CompactedRows):
             yield rows, rows.tombstones()
             continue
-        suspects = fold.tombstones(rows.batch, keyed.key, keyed.version)
-        if len(values) > 1 and suspects.true_count:
+        suspects = fold.tombstones(rows.batch.select([*names, *judged]), keyed.key, keyed.version)
+        if len(values) > len(judged) and suspects.true_count:
             again = replace(piece, start=rows.indexes[0].as_py(), stop=rows.indexes[-1].as_py() + 1)
             entry = _fields(keyed, [*names, *values])
             whole = pa.concat_batches([r.batch for r in read_slice(storage, keyed.uuid, again, entry)])
@@ -133,7 +136,7 @@ def write(
     work: Work, survivors: Survivors, progress: Progress = lambda *_: None, clock: Clock = SYSTEM_CLOCK
 ) -> list[CompactedBatch]:
     """Copies survivors into compacted files."""
-    storage = open_storage(work.input.storage)
+    storage = work.input.storage.open()
     writer = CompactedWriter(storage, work.input.uuid, work.epoch, work.target, clock)
     records, tombstones = RowNumbers(survivors.records), RowNumbers(survivors.tombstones)
     row, total = 0, len(survivors.records) + len(survivors.tombstones)

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from pyspark_ledger.append.admission import StagedBatch
 from pyspark_ledger.append.prepared import STAGED_TOO_LONG_AGO
-from pyspark_ledger.append.sender import FRESH_S
 from pyspark_ledger.append.several import Part, Together
 from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.cursors.acknowledging import OUTDATED, Acknowledging
@@ -29,7 +28,7 @@ from pyspark_ledger.errors import (
 from pyspark_ledger.files import dead_letters as letters
 from pyspark_ledger.files.entryfile import stage_entry
 from pyspark_ledger.log import folders, topics
-from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.log import FRESH_S, Log
 from pyspark_ledger.log.namespace import OpenNamespace
 
 logger = logging.getLogger(__name__)

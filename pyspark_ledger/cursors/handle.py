@@ -311,8 +311,8 @@ class CursorHandle:
             settled = places.settle(self._log, view, wanted, compacted=cursor.compacted).position
             if settled < cursor.mark_delete:
                 raise InvalidInput(
-                    f"subscription '{self.name}' is at {cursor.mark_delete}, past {wanted}: mark_delete only moves "
-                    "forward, reset() moves back",
+                    f"subscription '{self.name}' is at {cursor.mark_delete}, past {wanted}: acknowledging only "
+                    "moves it forward, a reset moves it back",
                     "LEDGER_POSITION_BEHIND",
                 )
             moved = self._node.moved(

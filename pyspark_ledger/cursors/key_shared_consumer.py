@@ -159,9 +159,9 @@ class KeySharedConsumer(SharedConsumer):
         indexes = pa.concat_arrays(chosen)
         return piece.choose(pc.is_in(pa.arange(0, piece.all_rows), value_set=indexes)) if len(indexes) else None
 
-    def _complete_read(self, read: Read, fetched: Fetched) -> bool:
-        if read.ordinals is not None or not self._is_current(read) or self._node.current(POLL_S).reviser:
-            return super()._complete_read(read, fetched)
+    def _keep(self, read: Read, fetched: Fetched) -> None:
+        if read.ordinals is not None:
+            return super()._keep(read, fetched)
         cursor = self._node.current(POLL_S)
         acks = shares.acks(cursor)
         for message in fetched.messages:
@@ -172,7 +172,7 @@ class KeySharedConsumer(SharedConsumer):
                 self._ahead.append(message)
         self._position, self._ordinal = fetched.next_position, fetched.next_ordinal
         self._from = [max(ordinal, fetched.next_ordinal) for ordinal in self._from]
-        return True
+        return None
 
     def _claim_ahead(self) -> bool:
         """Claims what was read. False if that does not work now."""
@@ -228,7 +228,7 @@ def check_key(log: Log) -> None:
     if not topic.key:
         raise InvalidInput(
             f"topic '{topic.name}' has no key, and consumers of type 'key_shared' share its records by key: use type "
-            "'shared', or make a topic with a key (create_topic(..., key=...), option keyColumn)",
+            "'shared', or make a topic with a key (option keyColumn, or --key)",
             "LEDGER_NO_KEY",
         )
     schemas.check_key(log.schema(log.view().head.schema_id).field(topic.key).type, topic.key, topic.name)

@@ -77,7 +77,7 @@ class CursorNode:
             self.log.refresh()  # raises if the whole topic is gone, which is the better answer
             raise NotFound(
                 f"topic '{self.log.topic.name}' has no subscription '{self.name}': a first query or consumer makes it, "
-                f"or client.create_cursor('{self.log.topic.name}', '{self.name}')",
+                f"or 'pyspark-ledger cursors create {self.log.topic.name} {self.name}'",
                 "LEDGER_CURSOR_NOT_FOUND",
             )
         self._seen, self._seen_at, self._connection = found, seen_at, connection

@@ -208,7 +208,7 @@ class Receiver(ABC):
             return
         gone = trimmed.loss(head, self._position, self._ordinal)
         if self._fail_on_data_loss:
-            how = f"To go on from {trimmed.begin(head)}, reset the subscription, or set fail_on_data_loss=False"
+            how = f"To go on from {trimmed.begin(head)}, {self._ways_on()}"
             raise DataLoss(f"{self._node.what}: {gone.message}. {how}", gone.code)
         logger.warning("%s: %s; going on from there", self._node.what, gone)
         self._goes_on(loss.count_trimmed(self._follower, head))
@@ -229,9 +229,12 @@ class Receiver(ABC):
     def _tell_lost(self, each: LostEntry) -> None:
         gone = each.loss(self._log.topic.name)
         if self._fail_on_data_loss:
-            how = "To go on after them, reset the subscription, or set fail_on_data_loss=False"
-            raise DataLoss(f"{self._node.what}: {gone.message}. {how}", gone.code)
+            raise DataLoss(f"{self._node.what}: {gone.message}. To go on after them, {self._ways_on()}", gone.code)
         logger.warning("%s: %s; going around them", self._node.what, gone)
+
+    def _ways_on(self) -> str:
+        reset = f"pyspark-ledger cursors reset {self._log.topic.name} {self._node.name} --to earliest"
+        return f"reset the subscription ('{reset}', or another place), or set fail_on_data_loss=False"
 
     def _fetch_known(self, read: Read) -> Fetched:
         """The records that are to be delivered again, or others that are known by their ordinals."""

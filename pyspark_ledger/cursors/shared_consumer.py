@@ -210,10 +210,14 @@ class SharedConsumer(Receiver):
         if not self._is_current(read) or self._node.current(POLL_S).reviser:
             logger.info("subscription=%s: a read of epoch %d is outdated", self._node.name, read.epoch)
             return False
+        self._keep(read, fetched)
+        return True
+
+    def _keep(self, read: Read, fetched: Fetched) -> None:
+        """What came back in time is delivered next."""
         assert read.ordinals is not None
         self._unread -= read.ordinals
         self._queue.extend(fetched.messages)
-        return True
 
     def _is_current(self, of: Read | Message | Cursor) -> bool:
         return (of.epoch, of.revision) == (self._epoch, self._revision)
@@ -383,7 +387,7 @@ class SharedConsumer(Receiver):
         (LEDGER_NOT_CUMULATIVE)."""
         raise InvalidInput(
             f"subscription '{self._node.name}' is shared, and the records before this one are others': acknowledge "
-            "each record with acknowledge()",
+            "each record by itself",
             "LEDGER_NOT_CUMULATIVE",
         )
 

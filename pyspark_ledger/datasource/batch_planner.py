@@ -40,7 +40,7 @@ def plan_batch(options: ReadOptions, schema: StructType) -> Sequence[LedgerParti
         name, size = read.log.topic.name, sum(piece.bytes for piece in read.pieces)
         logger.info("planned topic=%s start=%s end=%s bytes=%d partitions=%d", name, start, end, size, tasks[name])
     # Spark makes up a partition without a value when there is none.
-    return parts or [LedgerPartition(logs[0].storage.uri, logs[0].topic.uuid, logs[0].topic.name, ())]
+    return parts or [LedgerPartition(logs[0].storage.root, logs[0].topic.uuid, logs[0].topic.name, ())]
 
 
 def _plan_topic(log: Log, view: View, topic: TopicRange, options: ReadOptions) -> tuple[TopicRead, Position, Position]:

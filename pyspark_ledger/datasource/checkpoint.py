@@ -8,17 +8,18 @@ from urllib.parse import urlsplit
 import xxhash
 
 from pyspark_ledger.errors import LedgerError
-from pyspark_ledger.files.storage import normalise_uri, open_storage
+from pyspark_ledger.files.storage import Root, normalise_uri, open_storage
 
 
 class Checkpoint:
     """What is in ``checkpointLocation``. Every answer may be empty, for "not known", because the location may be one
     that only Spark's own file systems can read."""
 
-    def __init__(self, location: str | None, storage_uri: str) -> None:
+    def __init__(self, location: str | None, storage: Root) -> None:
         # Trying an object store that pyarrow has no credentials for can take minutes: try only the kind that the
-        # topic's files are in.
-        kinds = ("file", urlsplit(storage_uri).scheme)
+        # topic's files are in, and in the way that leads to them.
+        self._settings = storage.settings
+        kinds = ("file", urlsplit(storage.uri).scheme)
         self._location = location if location and urlsplit(normalise_uri(location)).scheme in kinds else None
 
     def query_id(self) -> str:
@@ -37,7 +38,7 @@ class Checkpoint:
         if self._location is None:
             return b""
         try:
-            storage = open_storage(self._location)
-            return storage.read(name, 0, storage.size(name)).to_pybytes()  # type: ignore[no-any-return]
+            storage = open_storage(self._location, settings=self._settings)
+            return storage.read_whole(name).to_pybytes()  # type: ignore[no-any-return]
         except (LedgerError, OSError):
             return b""

@@ -7,7 +7,7 @@ range of row numbers copy those records into compacted files. The driver publish
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
-from pyspark_ledger.client import shared_namespace
+from pyspark_ledger.client import settings_of, shared_namespace
 from pyspark_ledger.compaction import run as compaction
 from pyspark_ledger.compaction.fold import Survivors
 from pyspark_ledger.compaction.plan import begin
@@ -38,10 +38,12 @@ def compact(
     *,
     zookeeper: str | None = None,
     storage: str | None = None,
-    password: str | None = None,
+    profile: str | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> CompactionStats | None:
     """One run as a Spark job; None if the topic has never been compacted and is empty."""
-    log = shared_namespace(zookeeper, storage, password, pooled=False).log(topic)
+    settings = settings_of(options, zookeeper, storage, profile=profile)
+    log = shared_namespace(settings, pooled=False).log(topic)
     with compaction.compacting(log):
         work = begin(log)
         if work is not None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyspark_ledger.append.admission import ADMIT_ALL, ByBatchId, StagedBatch, TopicState, Verdict
-from pyspark_ledger.append.sender import FRESH_S
 from pyspark_ledger.append.several import Part
 from pyspark_ledger.base.names import spark_producer
 from pyspark_ledger.datasource.executor.staging import Destination, StagedPart
@@ -16,6 +15,7 @@ from pyspark_ledger.dedup.batch_ids import BatchId
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
 from pyspark_ledger.files import dead_letters as letters
 from pyspark_ledger.log import folders, topics
+from pyspark_ledger.log.log import FRESH_S
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.sinks import gone_meanwhile
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.streaming.listener import (
@@ -17,7 +17,8 @@ from pyspark.sql.streaming.listener import (
 )
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Deadline
-from pyspark_ledger.client import LedgerClient, namespace_of
+from pyspark_ledger.base.settings import Settings
+from pyspark_ledger.client import LedgerClient, client_of, namespace_of, open_namespace, settings_of
 from pyspark_ledger.datasource.lag import QueryLag, from_progress
 from pyspark_ledger.datasource.lag_topics import TopicsAtHand
 from pyspark_ledger.errors import InvalidInput, LedgerError
@@ -45,7 +46,10 @@ class LagListener(StreamingQueryListener):
         self,
         zookeeper: str | LedgerClient | None = None,
         *,
+        profile: str | None = None,
+        user: str | None = None,
         password: str | None = None,
+        options: Mapping[str, str] | None = None,
         every_s: float = 10.0,
         port: int | None = None,
         host: str = "127.0.0.1",
@@ -55,7 +59,10 @@ class LagListener(StreamingQueryListener):
 
         :param zookeeper: where the topics are, as in the option ``zookeeper``, or a client; default: the environment's
             LEDGER_ZOOKEEPER, else 127.0.0.1:2181.
-        :param password: ``user:password`` for ZooKeeper's digest scheme.
+        :param profile: of the file with profiles, as in the option ``profile``.
+        :param user: for ZooKeeper's digest scheme.
+        :param password: of that user; or ``user:password``.
+        :param options: more of the kind, by the names of Spark's options.
         :param every_s: how often the topics are looked at.
         :param port: serves metrics to Prometheus there; 0: any that is free.
         :param host: and at this address; 0.0.0.0 shows them to everybody.
@@ -64,7 +71,9 @@ class LagListener(StreamingQueryListener):
             argument is not what it must be.
         """
         _check(zookeeper, every_s, port, registry)
-        self._topics = _Topics(zookeeper, password)
+        address = zookeeper if isinstance(zookeeper, str) else None
+        settings = settings_of(options, address, profile=profile, user=user, password=password)
+        self._topics = _Topics(zookeeper if isinstance(zookeeper, LedgerClient) else settings.here())
         self._every_s = every_s
         self._progress: dict[str, QueryLag] = {}  # of each run, what Spark has said last
         self._ended: list[QueryLag] = []  # said once more, and then forgotten
@@ -189,9 +198,9 @@ def _check(
 class _Topics:
     """The topics, as long as they can be looked at. That they cannot is said once."""
 
-    def __init__(self, zookeeper: str | LedgerClient | None, password: str | None) -> None:
-        self._given, self._password = zookeeper, password
-        self._client: LedgerClient | None = zookeeper if isinstance(zookeeper, LedgerClient) else None
+    def __init__(self, given: Settings | LedgerClient) -> None:
+        self._given = given
+        self._client: LedgerClient | None = given if isinstance(given, LedgerClient) else None
         self._at_hand: TopicsAtHand | None = None
         self._next_try: Deadline | None = None
         self._told = False
@@ -212,8 +221,8 @@ class _Topics:
 
     def _opened(self) -> TopicsAtHand:
         if self._client is None:
-            address = self._given if isinstance(self._given, str) else None
-            self._client = LedgerClient(address, password=self._password, timeout_s=_TIMEOUT_S)
+            settings = self._given if isinstance(self._given, Settings) else None
+            self._client = client_of(open_namespace(settings, timeout_s=_TIMEOUT_S))
         if self._at_hand is None:
             self._at_hand = TopicsAtHand(namespace_of(self._client))
         return self._at_hand

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from pyspark_ledger.base import names
+from pyspark_ledger.base import names, setting_names
+from pyspark_ledger.base.settings import Settings
 from pyspark_ledger.datasource import option_values as values
 from pyspark_ledger.datasource.logs import FORMATS, LEVELS, LogSettings
 from pyspark_ledger.dedup.id_ranges import IdColumns
@@ -23,7 +24,7 @@ T = TypeVar("T")
 _INT64 = 1 << 63
 _EARLIEST = Place(word="earliest")
 
-BOTH = ("zookeeper", "zookeeper.password", "storage", "topic", "logLevel", "logFormat")
+BOTH = (*setting_names.NAMES, "topic", "logLevel", "logFormat")
 READ = (
     "topics", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "maxRowsPerTrigger",
     "maxBytesPerTrigger", "minRowsPerTrigger", "maxTriggerDelay", "columns", "minPartitions", "includeMetadata",
@@ -57,6 +58,12 @@ _ELSEWHERE = {
     "txnversion": "sequenceId",
     "kafka.bootstrap.servers": "zookeeper",
     "service.url": "zookeeper",
+    "kafka.security.protocol": "zookeeper.tls",
+    "kafka.ssl.truststore.location": "zookeeper.tls.ca",
+    "kafka.ssl.keystore.location": "zookeeper.tls.cert",
+    "kafka.ssl.key.password": "zookeeper.tls.password",
+    "kafka.sasl.mechanism": "zookeeper.sasl.mechanism",
+    "kafka.sasl.jaas.config": "zookeeper.sasl.user",
     "includeheaders": "includeMetadata",
     "topicfield": "topicColumn",
     "deadletterqueue": "deadLetterTopic",
@@ -99,15 +106,6 @@ def check_names(options: Mapping[str, str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
-    """Where the namespace is. Only the driver uses it."""
-
-    zookeeper: str | None
-    storage: str | None
-    password: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class TopicRange:
     """A topic that is read, and from where to where."""
 
@@ -118,7 +116,7 @@ class TopicRange:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    connection: Connection
+    settings: Settings  # where the namespace is; only the driver uses it
     topics: tuple[TopicRange, ...]
     max_rows: int | None
     max_bytes: int | None
@@ -156,7 +154,7 @@ class ReadOptions:
         if "subscriptiontype" in given and "subscription" not in given:
             raise InvalidInput("option 'subscriptionType' needs 'subscription'", "LEDGER_INVALID_OPTION")
         return cls(
-            connection=_connection(take),
+            settings=_settings(given),
             topics=_topic_ranges(given, take),
             max_rows=max_rows,
             max_bytes=take("maxBytesPerTrigger", values.size, None),
@@ -186,7 +184,7 @@ class TokenOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    connection: Connection
+    settings: Settings  # where the namespace is; only the driver uses it
     topic: str  # empty: each row says it,
     topic_column: str  # in this column
     dead_letters: str  # a topic for rows that cannot be stored; empty: they are refused
@@ -222,7 +220,7 @@ class WriteOptions:
                 f"options '{option}' and 'deduplication={mode}' exclude each other", "LEDGER_INVALID_OPTION"
             )
         return cls(
-            connection=_connection(take),
+            settings=_settings(given),
             topic=topic,
             topic_column=topic_column,
             dead_letters=_dead_letters(take, topic),
@@ -318,12 +316,8 @@ class _Taker:
         return default if text is None else parse(name, text)
 
 
-def _connection(take: _Taker) -> Connection:
-    return Connection(
-        take("zookeeper", values.nonempty, None),
-        take("storage", values.nonempty, None),
-        take("zookeeper.password", values.nonempty, None),
-    )
+def _settings(given: Mapping[str, str]) -> Settings:
+    return Settings.of({name: given.get(name.lower()) for name in setting_names.NAMES})
 
 
 def _logs(take: _Taker) -> LogSettings:

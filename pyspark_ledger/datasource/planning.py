@@ -20,8 +20,7 @@ SMALL_PARTITION_BYTES = 4 << 20  # below this, one more task costs more than it 
 def open_log(options: ReadOptions, topic: str, *, watch: bool) -> Log:
     """From here on nothing is older than this moment: whoever says that a topic was recreated, or has no such column or
     position, does not have it from a server that is behind."""
-    connection = options.connection
-    namespace = shared_namespace(connection.zookeeper, connection.storage, connection.password)
+    namespace = shared_namespace(options.settings)
     namespace.metadata.sync()
     return namespace.log(topic, watch=watch)
 
@@ -62,6 +61,6 @@ def _partitions(read: TopicRead, parts: Sequence[Sequence[Slice]]) -> list[Ledge
     log = read.log
     own = METADATA in log.schema(log.view().head.schema_id).names
     return [
-        LedgerPartition(log.storage.uri, log.topic.uuid, log.topic.name, tuple(part), read.revision, read.epoch, own)
+        LedgerPartition(log.storage.root, log.topic.uuid, log.topic.name, tuple(part), read.revision, read.epoch, own)
         for part in parts
     ]

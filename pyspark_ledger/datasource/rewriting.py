@@ -6,14 +6,14 @@ Tasks copy ledgers; each needs storage only. The driver has the lock, plans and 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK
-from pyspark_ledger.client import shared_namespace
-from pyspark_ledger.files.storage import open_storage
+from pyspark_ledger.client import settings_of, shared_namespace
+from pyspark_ledger.files.storage import Root
 from pyspark_ledger.files.topicfiles import TopicFiles
 from pyspark_ledger.lifecycle import rewriting
 from pyspark_ledger.lifecycle.rewrite_copy import LedgerCopy, Report, Skipped, copies, copy
@@ -29,14 +29,16 @@ def rewrite(
     everything: bool = False,
     zookeeper: str | None = None,
     storage: str | None = None,
-    password: str | None = None,
+    profile: str | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> Rewritten:
     """As ``client.rewrite``, as a Spark job."""
-    log = shared_namespace(zookeeper, storage, password, pooled=False).log(topic)
-    uri, uuid = log.storage.uri, log.topic.uuid
+    settings = settings_of(options, zookeeper, storage, profile=profile)
+    log = shared_namespace(settings, pooled=False).log(topic)
+    uuid = log.topic.uuid
 
     def on_executors(group: list[LedgerWork], epoch: int, report: Report) -> Iterable[LedgerCopy | Skipped]:
-        found = _copy(spark, uri, uuid, group, epoch)
+        found = _copy(spark, log.storage.root, uuid, group, epoch)
         report(sum(each.bytes for each in group))
         return found
 
@@ -44,10 +46,10 @@ def rewrite(
 
 
 def _copy(
-    spark: SparkSession, storage: str, uuid: str, group: list[LedgerWork], epoch: int
+    spark: SparkSession, storage: Root, uuid: str, group: list[LedgerWork], epoch: int
 ) -> list[LedgerCopy | Skipped]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        files = TopicFiles(open_storage(storage), uuid, SYSTEM_CLOCK)
+        files = TopicFiles(storage.open(), uuid, SYSTEM_CLOCK)
         mine = [group[number] for batch in batches for number in batch.column(0).to_pylist()]
         for done in copies(mine, lambda work: copy(files, work, epoch, SYSTEM_CLOCK)):
             yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(done)], pa.binary())], ["done"])

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from pyspark_ledger.append.prepared import check_epochs
-from pyspark_ledger.append.sender import FRESH_S
 from pyspark_ledger.datasource.executor.routing import RoutedPlan
 from pyspark_ledger.datasource.executor.staging import StagedPart
 from pyspark_ledger.datasource.options import WriteOptions
@@ -19,7 +18,7 @@ from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import EntryReader, stage_rows
 from pyspark_ledger.files.topicfiles import TopicFiles
 from pyspark_ledger.log import folders, topics
-from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.log import FRESH_S, Log
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.sinks import gone_meanwhile
 from pyspark_ledger.metadata.records import Entry
@@ -48,7 +47,7 @@ class Arrivals:
         """
         namespace, known = self._namespace, staged_for - {self._staging.topic.uuid}
         log = known_log(namespace, name, FRESH_S)
-        if log is not None and log.storage.uri != self._plan.storage:
+        if log is not None and log.storage.uri != self._plan.storage.uri:
             namespace.metadata.sync()
             log = known_log(namespace, name, 0)
         if log is None or (known and log.topic.uuid not in known):
@@ -79,7 +78,7 @@ class Arrivals:
         if options.create_topic is None and topics.find_deleted(self._namespace.metadata, name) is not None:
             raise MayNotMake(
                 f"topic '{name}' was deleted, and a write does not make it again unasked: make it with "
-                f"client.create_topic() or 'pyspark-ledger topics create {name}', or set the option createTopic=true",
+                f"'pyspark-ledger topics create {name}', or set the option createTopic=true",
                 "LEDGER_TOPIC_DELETED",
             )
 

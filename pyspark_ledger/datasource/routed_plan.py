@@ -50,11 +50,11 @@ def plan_routed(options: WriteOptions, schema: pa.Schema, *, stream: bool, again
         options.ids.check(incoming)
     tokens = token_column(options, again=again)
     namespace = writer_namespace(options, planned=again)
-    query = Checkpoint(options.checkpoint, namespace.storage.uri).query_id() if stream else ""
+    query = Checkpoint(options.checkpoint, namespace.storage.root).query_id() if stream else ""
     staging = staging_log(namespace)
     known, misfits = ({}, {}) if again else _destinations(namespace, options, query, incoming)
     return RoutedPlan(
-        storage=namespace.storage.uri,
+        storage=namespace.storage.root,
         column=options.topic_column,
         staging=Destination(STAGING_TOPIC, staging.topic.uuid, staging.view().head.gc_epoch, incoming),
         topics=known,
@@ -145,5 +145,5 @@ def _replay(options: WriteOptions, namespace: OpenNamespace, query: str) -> Repl
     claim = namespace.sinks.claimed(key) if key is not None else None
     if claim is None:
         return None
-    checkpoint = Checkpoint(options.checkpoint, namespace.storage.uri)
+    checkpoint = Checkpoint(options.checkpoint, namespace.storage.root)
     return replay_of(state_of(claim, options.producer or spark_producer(query)), checkpoint)

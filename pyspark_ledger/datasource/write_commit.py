@@ -185,7 +185,7 @@ def _log_to_append_to(options: WriteOptions, plan: WritePlan, staged: list[Stage
     if is_empty and (not query or sinks.remembers(query, options.topic, uuid)):
         return None
     with deletion_told(writer_namespace(options, planned=True), query, [options.topic]):
-        log = writer_log(options, uuid, plan.storage)
+        log = writer_log(options, uuid, plan.storage.uri)
         sinks.check(query, options.topic, log.topic)
         if log.topic.uuid != uuid:
             raise gone_meanwhile(options.topic, recreated=True)

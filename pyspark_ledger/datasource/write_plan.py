@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from pyspark_ledger.append.admission import check_deduplicates
-from pyspark_ledger.append.sender import COMPRESSIONS, FRESH_S
+from pyspark_ledger.append.sender import COMPRESSIONS
 from pyspark_ledger.base.names import spark_producer
 from pyspark_ledger.client import shared_namespace
 from pyspark_ledger.datasource.checkpoint import Checkpoint
@@ -20,7 +20,7 @@ from pyspark_ledger.datasource.types import arrow_schema
 from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.log import folders, topics
-from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.log import FRESH_S, Log
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.sinks import gone_meanwhile
 from pyspark_ledger.metadata.records import ProducerState, Topic
@@ -60,7 +60,7 @@ def plan_write(
     log.check_root(view.head)  # the tasks will stage where this epoch's files belong
     merged = schemas.merge(log.schema(view.head.schema_id), incoming, may_add=options.merge_schema)
     return WritePlan(
-        storage=log.storage.uri,
+        storage=log.storage.root,
         topic=log.topic.name,
         uuid=log.topic.uuid,
         epoch=view.head.gc_epoch,
@@ -124,7 +124,7 @@ def _replays(options: WriteOptions, log: Log) -> dict[str, Replay]:
     """The last batch of the producer that writes. If the driver cannot know which producer that is, those of the most
     recent ones."""
     _, producers = log.producers()
-    checkpoint = Checkpoint(options.checkpoint, log.storage.uri)
+    checkpoint = Checkpoint(options.checkpoint, log.storage.root)
     name = options.producer
     if not name and (query := checkpoint.query_id()):
         name = spark_producer(query)
@@ -146,8 +146,7 @@ _logs: dict[tuple[int, int, str], Log] = {}
 def writer_namespace(options: WriteOptions, *, planned: bool) -> OpenNamespace:
     """``planned``: another process has planned the batch, so the address is right, and a ZooKeeper that does not listen
     is being restarted. It gets its time: the work of the tasks would be lost."""
-    connection = options.connection
-    return shared_namespace(connection.zookeeper, connection.storage, connection.password, answered=planned)
+    return shared_namespace(options.settings, answered=planned)
 
 
 def writer_log(options: WriteOptions, uuid: str, storage: str) -> Log:
@@ -171,7 +170,7 @@ def _planned_log(options: WriteOptions, schema: pa.Schema, *, stream: bool, agai
     """The topic's log, for a plan; the topic is created if it does not exist and may be. The head is read, because
     another process may have committed the last batch."""
     namespace = writer_namespace(options, planned=again)
-    query = Checkpoint(options.checkpoint, namespace.storage.uri).query_id() if stream else ""
+    query = Checkpoint(options.checkpoint, namespace.storage.root).query_id() if stream else ""
     log = known_log(namespace, options.topic, 0)
     if log is None:
         namespace.metadata.sync()  # a server that is behind may have the topic that was there before
@@ -216,7 +215,7 @@ def _check_may_make(namespace: OpenNamespace, options: WriteOptions, query: str,
     if options.create_topic is False:
         raise NotFound(
             f"there is no topic '{name}' in this namespace, and option 'createTopic' is false: make it with "
-            f"client.create_topic() or 'pyspark-ledger topics create {name}', or leave the option out",
+            f"'pyspark-ledger topics create {name}', or leave the option out",
             "LEDGER_TOPIC_NOT_FOUND",
         )
     deleted = None if options.create_topic or query else topics.find_deleted(namespace.metadata, name)
@@ -224,7 +223,7 @@ def _check_may_make(namespace: OpenNamespace, options: WriteOptions, query: str,
         when = datetime.fromtimestamp(deleted.deleted_ms / 1000, UTC)
         raise NotFound(
             f"topic '{name}' was deleted on {when:%Y-%m-%d at %H:%M:%S} UTC, and a write does not make it again "
-            f"unasked: make it with client.create_topic() or 'pyspark-ledger topics create {name}', or set the option "
+            f"unasked: make it with 'pyspark-ledger topics create {name}', or set the option "
             "createTopic=true",
             "LEDGER_TOPIC_DELETED",
         )

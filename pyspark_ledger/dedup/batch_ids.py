@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pyspark_ledger.base.names import forget_command
 from pyspark_ledger.errors import Conflict, Fenced
 from pyspark_ledger.metadata.records import ProducerState
 
@@ -90,9 +91,7 @@ def _place(topic: str) -> str:
 
 
 def _forget(topic: str, producer: str) -> str:
-    return f"client.forget_producer({repr(topic) if topic else 'topic'}, '{producer}')" + (
-        "" if topic else ", with any of its topics"
-    )
+    return f"'{forget_command(topic or 'TOPIC', producer)}'" + ("" if topic else ", with any of its topics")
 
 
 def owner(query: str) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pat
 
+from pyspark_ledger.base import compute as pc
 from pyspark_ledger.base.arrays import one_array
 from pyspark_ledger.errors import InvalidInput
 

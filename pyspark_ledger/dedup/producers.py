@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from pyspark_ledger.base.limits import Limits
+from pyspark_ledger.base.names import forget_command
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.dedup.batch_ids import owner, runs_before
 from pyspark_ledger.dedup.sequences import Sequences
@@ -101,7 +102,7 @@ class Producers:
                     raise Conflict(
                         f"producer '{name}' of topic '{topic}' was silent for so long that the topic's policy evicted "
                         "it: whether its ids are old or new is no longer known. Use another producer name, or let it "
-                        f"begin anew with client.forget_producer('{topic}', '{name}')",
+                        f"begin anew with '{forget_command(topic, name)}'",
                         "LEDGER_PRODUCER_EVICTED",
                     )
 
@@ -229,6 +230,6 @@ def _owned_by_batches(state: ProducerState, topic: str) -> Conflict:
     return Conflict(
         f"producer '{state.name}' of topic '{topic}' belongs to {owner(state.query)}, which numbers whole batches: it "
         "cannot number records too. Choose another producer name, or forget this one with "
-        f"client.forget_producer('{topic}', '{state.name}')",
+        f"'{forget_command(topic, state.name)}'",
         "LEDGER_PRODUCER_OWNED",
     )

@@ -34,10 +34,18 @@ class NewRecords:
 
 
 class RecordIds:
-    """The ids of a batch whose files are staged: ``ranges[i]`` are those of its entry i."""
+    """The ids of a batch: ``ranges[i]`` are those of its entry i. Its files are staged; or it has one entry, and
+    ``rows`` are in memory."""
 
-    def __init__(self, columns: IdColumns, ranges: Sequence[pa.Table], storage: Storage, uuid: str) -> None:
-        self.columns, self._storage, self._uuid = columns, storage, uuid
+    def __init__(
+        self,
+        columns: IdColumns,
+        ranges: Sequence[pa.Table],
+        storage: Storage,
+        uuid: str,
+        rows: pa.RecordBatch | None = None,
+    ) -> None:
+        self.columns, self._storage, self._uuid, self._rows = columns, storage, uuid, rows
         table = pa.concat_tables([RANGES.empty_table(), *ranges]).combine_chunks()
         entry_of = [pa.repeat(pa.scalar(i, pa.int64()), part.num_rows) for i, part in enumerate(ranges)]
         self._entry = pa.chunked_array(entry_of, pa.int64()).combine_chunks()
@@ -120,6 +128,8 @@ class RecordIds:
         return [kept.slice(start, stop - start) for start, stop in pairwise(starts)]
 
     def _ids(self, entry: Entry) -> pa.Table:
+        if self._rows is not None:
+            return self.columns.of(self._rows)
         names = [name for name in (self.columns.sequence, self.columns.producer_column) if name]
         reader = EntryReader(self._storage, self._uuid, entry.file, names)
         return pa.concat_tables([self.columns.of(rows) for _, rows in reader.batches(0, entry.records)])

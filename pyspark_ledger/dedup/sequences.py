@@ -8,7 +8,10 @@ from array import array
 from collections.abc import Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pat
 
+from pyspark_ledger.base.arrays import one_array
 from pyspark_ledger.errors import InvalidInput
 
 _LOWEST_ID, _HIGHEST_ID = -(1 << 63), (1 << 63) - 1
@@ -25,6 +28,27 @@ def checked_id(sequence_id: int | None) -> int | None:
     if number is None or isinstance(sequence_id, bool) or not _LOWEST_ID <= number <= _HIGHEST_ID:
         raise InvalidInput(f"the sequence id {sequence_id!r} is not a 64-bit integer", "LEDGER_INVALID_VALUE")
     return number
+
+
+def checked_ids(sequence_ids: pa.Array | pa.ChunkedArray, rows: int) -> pa.Array:
+    """Those of the rows of a batch: InvalidInput if they are no integers that rise, one for each row."""
+    try:
+        given = one_array(sequence_ids)
+        ids = given.cast(pa.int64()) if pat.is_integer(given.type) else None
+    except (pa.ArrowException, AttributeError, TypeError):
+        ids = None
+    if (
+        ids is None
+        or len(ids) != rows
+        or ids.null_count
+        or not pc.all(pc.greater(ids[1:], ids[:-1]), min_count=0).as_py()
+    ):
+        raise InvalidInput(
+            f"sequence_ids must be an Arrow array of {rows:,} integers without null, one for each row, each "
+            "greater than the one before",
+            "LEDGER_INVALID_VALUE",
+        )
+    return ids
 
 
 class Sequences:

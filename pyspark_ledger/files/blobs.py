@@ -34,7 +34,7 @@ class Blobs:
 
     def fetch(self, file: FileRef) -> bytes:
         path = names.versioned_file(self._folder, file.epoch, file.uid)
-        data = bytes(self._storage.read(path, 0, file.length + 1).to_pybytes())
+        data = bytes(self._storage.read_whole(path, file.length).to_pybytes())
         if len(data) != file.length or xxhash.xxh3_64_intdigest(data) != file.tail_hash:
             raise CorruptData(f"{self._storage.where(path)} is damaged: it fails its checksum; restore it from a copy")
         return data

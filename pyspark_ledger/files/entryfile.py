@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,9 @@ import xxhash
 
 from pyspark_ledger.base import names
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
+from pyspark_ledger.base.limits import MOST_FOOTER_BYTES, MOST_TAIL_BYTES
 from pyspark_ledger.errors import CorruptData, InvalidInput, damage
+from pyspark_ledger.files import bounds
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entrysource import open_source
 from pyspark_ledger.files.ipc_layout import BatchLayout, RecordBatchMessage, buffer_count, hash_chunks
@@ -29,6 +32,7 @@ FORMAT = 1
 TAIL_KEY = b"ledger.tail"
 BATCH_ROWS = 65_536  # what Spark reads fastest
 BATCH_BYTES = 16 << 20  # bounds a worker's memory when rows are wide
+_SMALL_BYTES = 1 << 17  # of a file: even zstd cannot make more than MOST_TABLE_BYTES of so few
 
 
 class EntryWriter:
@@ -85,6 +89,12 @@ class EntryWriter:
         tail_start = self._recorder.position
         tail = json.dumps({"format": FORMAT, "batches": [_pack(b) for b in self._batches]}, separators=(",", ":"))
         self._recorder.take()
+        if len(tail) > MOST_TAIL_BYTES:
+            raise InvalidInput(
+                f"the entry has {self._rows} rows in {len(self._batches)} batches, more than one file can describe: "
+                "give the write more partitions",
+                "LEDGER_TOO_MANY_ROWS",
+            )
         self._writer.write_batch(_no_rows(self._schema), custom_metadata={TAIL_KEY: tail.encode()})
         self._writer.close()
         tail_hash = hash_chunks(self._recorder.take())
@@ -124,7 +134,11 @@ class EntryReader:
         self._file = file
         self._source = open_source(storage, self._path, file)
         self._verify_tail()
+        self._is_large = file.length > _SMALL_BYTES
+        self._chosen: list[int] | None = None  # numbers of the buffers that are read
         with self._damage():
+            if file.tail_length > MOST_FOOTER_BYTES:
+                bounds.check_footer(self._tail())
             self._reader = self._arrow()
             self._batches = self._read_tail()
             self.schema: pa.Schema = self._reader.schema  # all that the file has
@@ -134,25 +148,37 @@ class EntryReader:
     def choose(self, columns: Sequence[str]) -> None:
         """Reads these columns from now on, as far as the file has them."""
         self._fields = [i for i, name in enumerate(self.columns) if name in columns]
+        self._chosen = None
 
     def batches(self, start: int, stop: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The rows [start, stop) as (index of the first row, batch), in order."""
         # Named fields also make Arrow read column by column, and so nothing that was not fetched.
         with self._damage():
             self._reader = self._arrow(self._fields)
+        wanted = list(self._wanted(start, stop))
+        self._source.expect(part for number, *_ in wanted for part in self._parts(self._batches[number]))
+        for number, first, low, high in wanted:
+            described = self._batches[number]
+            self._verify(number, described)
+            batch = self._decode(number)
+            yield first + low, batch if high - low == described.rows else batch.slice(low, high - low)
+
+    def _wanted(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+        """The batches that have some of the rows [start, stop): the number of each, its first row in the file, and
+        which of its rows."""
         first = 0
         for number, described in enumerate(self._batches):
             low, high = max(start - first, 0), min(stop - first, described.rows)
             if low < high:
-                self._verify(number, described)
-                batch = self._decode(number)
-                yield first + low, batch if high - low == described.rows else batch.slice(low, high - low)
+                yield number, first, low, high
             first += described.rows
 
     def _verify_tail(self) -> None:
-        start = self._file.length - self._file.tail_length
-        if xxhash.xxh3_64_intdigest(self._source.view(start, self._file.tail_length)) != self._file.tail_hash:
+        if xxhash.xxh3_64_intdigest(self._tail()) != self._file.tail_hash:
             raise self._corrupt("its tail does not match the checksum in its commit")
+
+    def _tail(self) -> memoryview:
+        return self._source.view(self._file.length - self._file.tail_length, self._file.tail_length)
 
     def _read_tail(self) -> list[BatchLayout]:
         _, metadata = self._reader.get_batch_with_custom_metadata(self._reader.num_record_batches - 1)
@@ -168,6 +194,10 @@ class EntryReader:
             raise ValueError(f"its tail describes {len(batches)} of {self._reader.num_record_batches - 1} batches")
         for batch in batches:
             batch.check(len(self._reader.schema), self._file.length)
+        if self._is_large and bounds.batch_blocks(self._tail())[:-1] != [
+            (batch.offset, batch.header) for batch in batches
+        ]:
+            raise ValueError("its tail says that batches are elsewhere than its footer does")
         return batches
 
     def _verify(self, number: int, batch: BatchLayout) -> None:
@@ -178,20 +208,44 @@ class EntryReader:
                 raise self._corrupt(f"batch {number} (bytes {offset} to {offset + length}) fails its checksum")
 
     def _fetch(self, batch: BatchLayout) -> list[tuple[int, int]]:
-        """Its header, and the columns that are read."""
-        parts = [(batch.offset, batch.header), *(batch.columns[i] for i in self._fields)]
+        parts = self._parts(batch)
         self._source.fetch(parts)
         return parts
+
+    def _parts(self, batch: BatchLayout) -> list[tuple[int, int]]:
+        """Its header, and the columns that are read."""
+        return [(batch.offset, batch.header), *(batch.columns[i] for i in self._fields)]
 
     def _decode(self, number: int) -> pa.RecordBatch:
         if not self._fields:  # a count needs no column, but Arrow takes an empty list for "all"
             return schemas.no_columns(self._batches[number].rows)
         with self._damage():
-            batch, said = self._reader.get_batch(number), self._batches[number].rows
+            if self._is_large:
+                self._check_size(self._batches[number])
+            batch, said = self._get(number), self._batches[number].rows
             batch.validate()
             if batch.num_rows != said:
                 raise ValueError(f"batch {number} has {batch.num_rows} rows, its tail says {said}")
         return batch
+
+    def _get(self, number: int) -> pa.RecordBatch:
+        try:
+            return self._reader.get_batch(number)
+        except MemoryError:
+            self._check_size(self._batches[number])  # which says so if it asked for too much
+            raise
+
+    def _check_size(self, batch: BatchLayout) -> None:
+        """Before Arrow takes the memory that the batch asks for. Of a long one no page is touched that is not read."""
+        if self._chosen is None:
+            self._chosen = self._chosen_buffers()
+        header = bytes(self._source.view(batch.offset + 8, batch.header - 8))
+        bounds.check_batch(header, batch.offset + batch.header, self._source.view, self._chosen)
+
+    def _chosen_buffers(self) -> list[int]:
+        counts = [buffer_count(field.type, field.name) for field in self.schema]
+        firsts = [0, *accumulate(counts)]
+        return [number for i in self._fields for number in range(firsts[i], firsts[i + 1])]
 
     def _arrow(self, fields: list[int] | None = None) -> Any:
         options = pa.ipc.IpcReadOptions(included_fields=fields or None, use_threads=False)
@@ -268,7 +322,8 @@ def _codec(compression: str | None) -> Any:
 
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+    # Not pa.array([]), which would import pandas: a quarter of a second of CPU in each of Spark's Python processes.
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
 def _pack(batch: BatchLayout) -> list[Any]:

@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from pyspark_ledger.base.limits import MOST_TAIL_BYTES
 from pyspark_ledger.errors import CorruptData
-from pyspark_ledger.files.storage import Storage
+from pyspark_ledger.files.storage import Opened, Storage
 from pyspark_ledger.metadata.records import FileRef
 
-FETCH_BYTES = 16 << 20  # how much to ask an object store for at once
+Part = tuple[int, int]  # of a file: offset and length
+
+FETCH_BYTES = 8 << 20  # how much to ask an object store for at once
+AHEAD = 4  # and how many such requests go out before their answers are needed
+_GAP = 1 << 19  # bytes that nobody wants are fetched too, where that takes less than another request
 
 
 def open_source(storage: Storage, path: str, file: FileRef) -> MappedSource | FetchedSource:
-    return MappedSource.open(storage, path, file) or FetchedSource(storage, path, file)
+    opened = storage.open(path)
+    _check_length(storage, path, file, opened.length)
+    mapped = storage.map(path)
+    if mapped is None and file.length <= storage.whole_bytes:
+        mapped = opened.read(0, file.length)
+    return FetchedSource(storage, opened, file) if mapped is None else MappedSource(mapped)
 
 
 class MappedSource:
-    """A local file, mapped: pages are read as they are verified, and nothing is copied."""
+    """A file that is in memory as a whole. A local one is mapped: pages are read as they are verified, and nothing is
+    copied."""
 
     def __init__(self, mapped: pa.Buffer) -> None:
         self._mapped = mapped
         self._view = memoryview(mapped)
 
-    @classmethod
-    def open(cls, storage: Storage, path: str, file: FileRef) -> MappedSource | None:
-        _check_length(storage, path, file)
-        mapped = storage.map(path)
-        return None if mapped is None else cls(mapped)
+    def expect(self, parts: Iterable[Part]) -> None:
+        pass
 
-    def fetch(self, parts: list[tuple[int, int]]) -> None:
+    def fetch(self, parts: Sequence[Part]) -> None:
         pass
 
     def view(self, offset: int, length: int) -> memoryview:
@@ -42,18 +51,60 @@ class MappedSource:
 
 
 class FetchedSource:
-    """An object: the ranges that are wanted are fetched once, verified, and handed to Arrow from memory."""
+    """An object: the parts that are wanted are fetched once, some at a time and some ahead, verified, and handed to
+    Arrow from memory."""
 
-    def __init__(self, storage: Storage, path: str, file: FileRef) -> None:
-        self._storage, self._path, self._file = storage, path, file
+    def __init__(self, storage: Storage, opened: Opened, file: FileRef) -> None:
+        self._storage, self._opened, self._file = storage, opened, file
         start = file.length - file.tail_length
-        self._tail = (start, memoryview(storage.read(path, start, file.tail_length)))
-        self._ranges = [self._tail]
+        self._tail = (start, memoryview(opened.read(start, file.tail_length)))
+        self._ranges = [self._tail]  # what was fetched and is wanted now
+        self._plan: list[Part] = []  # what will be asked for, in the order of the file
+        self._starts: list[int] = []
+        self._begun: dict[int, Callable[[], pa.Buffer]] = {}  # by number in the plan: requests that are under way,
+        self._here: dict[int, memoryview] = {}  # and their answers
 
-    def fetch(self, parts: list[tuple[int, int]]) -> None:
-        self._ranges = [self._tail]
-        for offset, length in _coalesce(parts):
-            self._ranges.append((offset, memoryview(self._storage.read(self._path, offset, length))))
+    def expect(self, parts: Iterable[Part]) -> None:
+        """All that will be wanted from now on. Requests for the first of it go out."""
+        self._plan = list(_coalesce(parts))
+        self._starts = [start for start, _ in self._plan]
+        self._begun, self._here = {}, {}
+        self._begin(0)
+
+    def fetch(self, parts: Sequence[Part]) -> None:
+        """These are wanted now, and of what was fetched before only what they share with them."""
+        needed = self._needed(parts)
+        if needed is None:  # nobody said so before
+            self.expect(parts)
+            needed = self._needed(parts) or []
+        self._here = {number: self._here[number] for number in needed if number in self._here}
+        if needed:
+            self._begin(needed[-1] + 1)
+        for number in needed:
+            if number not in self._here:
+                wait = self._begun.pop(number, None) or self._request(number)
+                self._here[number] = memoryview(wait())
+        self._ranges = [self._tail, *((self._starts[number], data) for number, data in self._here.items())]
+
+    def _begin(self, first: int) -> None:
+        for number in range(first, min(first + AHEAD, len(self._plan))):
+            if number not in self._begun and number not in self._here:
+                self._begun[number] = self._request(number)
+
+    def _request(self, number: int) -> Callable[[], pa.Buffer]:
+        start, length = self._plan[number]
+        return self._storage.begin(lambda: self._opened.read(start, length))
+
+    def _needed(self, parts: Sequence[Part]) -> list[int] | None:
+        """The numbers of what is planned that has these parts, in order; None if some are not planned."""
+        numbers = set()
+        for offset, length in parts:
+            if length:
+                number = bisect_right(self._starts, offset) - 1
+                if number < 0 or offset + length > sum(self._plan[number]):
+                    return None
+                numbers.add(number)
+        return sorted(numbers)
 
     def view(self, offset: int, length: int) -> memoryview:
         for start, data in self._ranges:
@@ -100,11 +151,11 @@ class _SparseFile:
     def close(self) -> None: ...
 
 
-def _coalesce(parts: list[tuple[int, int]], gap: int = 1 << 16) -> Iterator[tuple[int, int]]:
-    """Fewer, larger requests: an object store charges more for a request than for 64 kB."""
+def _coalesce(parts: Iterable[Part]) -> Iterator[Part]:
+    """Fewer, larger requests. Each part is in one of them as a whole."""
     start = stop = -1
     for offset, length in sorted(part for part in parts if part[1]):
-        if start >= 0 and offset <= stop + gap and offset + length - start <= FETCH_BYTES:
+        if start >= 0 and offset <= stop + _GAP and offset + length - start <= FETCH_BYTES:
             stop = max(stop, offset + length)
             continue
         if start >= 0:
@@ -114,9 +165,8 @@ def _coalesce(parts: list[tuple[int, int]], gap: int = 1 << 16) -> Iterator[tupl
         yield start, stop - start
 
 
-def _check_length(storage: Storage, path: str, file: FileRef) -> None:
+def _check_length(storage: Storage, path: str, file: FileRef, size: int) -> None:
     """Checked before a file is mapped: touching a page past the end of a shortened file would kill the process."""
-    size = storage.size(path)
     if size != file.length:
         raise CorruptData(
             f"{storage.where(path)} has {size} bytes, its commit says {file.length}; restore it from a copy"
@@ -125,4 +175,9 @@ def _check_length(storage: Storage, path: str, file: FileRef) -> None:
         raise CorruptData(
             f"the commit of {storage.where(path)} says that {file.tail_length} of {file.length} bytes are its tail: "
             "restore the commit from a copy"
+        )
+    if file.tail_length > MOST_TAIL_BYTES:
+        raise CorruptData(
+            f"the commit of {storage.where(path)} says that its tail has {file.tail_length} bytes, and none has more "
+            f"than {MOST_TAIL_BYTES}: restore the commit from a copy"
         )

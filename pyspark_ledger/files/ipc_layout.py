@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.types as pat
 import xxhash
 
-from pyspark_ledger.base.limits import MOST_BATCH_ROWS, MOST_TABLE_BYTES
+from pyspark_ledger.base.limits import MOST_BATCH_ROWS
 from pyspark_ledger.errors import CorruptData, InvalidInput
 
 
@@ -32,9 +32,11 @@ class BatchLayout:
         """ValueError if it is no batch of a file of this length, with so many columns."""
         if len(self.columns) != columns or len(self.hashes) != columns + 1:
             raise ValueError(f"its tail describes a batch of {len(self.columns)} columns, and it has {columns}")
-        if not 0 <= self.rows <= MOST_BATCH_ROWS:
+        if type(self.rows) is not int or not 0 <= self.rows <= MOST_BATCH_ROWS:
             raise ValueError(f"its tail describes a batch of {self.rows} rows")
         for offset, length in ((self.offset, self.header), *self.columns):
+            if not (type(offset) is int and type(length) is int):
+                raise ValueError(f"its tail names the bytes {offset} to {length}, which are no whole numbers")
             if not 0 <= offset <= offset + length <= file_length:
                 raise ValueError(f"its tail names the bytes {offset} to {offset + length}, and it has {file_length}")
 
@@ -107,65 +109,32 @@ def _body_buffers(message: bytes) -> list[tuple[int, int]]:
 
     Two flatbuffer tables say where: field 2 of Message is the header, a RecordBatch, whose field 2 are the buffers.
     """
-    return _buffers(message, _header(message))
+    return buffers_of(message, header_of(message))
 
 
-def _header(message: bytes) -> int:
-    return _table_field(message, struct.unpack_from("<I", message, 0)[0], 2)
+def header_of(message: bytes) -> int:
+    return table_field(message, struct.unpack_from("<I", message, 0)[0], 2)
 
 
-def _buffers(message: bytes, record_batch: int) -> list[tuple[int, int]]:
-    vector = _table_field(message, record_batch, 2)
+def buffers_of(message: bytes, record_batch: int) -> list[tuple[int, int]]:
+    vector = table_field(message, record_batch, 2)
     count = struct.unpack_from("<I", message, vector)[0]
     numbers = struct.unpack_from(f"<{2 * count}q", message, vector + 4)
     return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
-def check_unpacked(file: memoryview) -> None:
-    """ValueError if the batches of an Arrow file would need more than MOST_TABLE_BYTES: a few bytes of zstd can say
-    that they are very many."""
-    total = 0
-    for is_dictionary, offset, header in _blocks(file):
-        message, body = bytes(file[offset + 8 : offset + header]), file[offset + header :]
-        record_batch = _header(message)
-        if is_dictionary:  # which has its values in a RecordBatch too, its field 1
-            record_batch = _table_field(message, record_batch, 1)
-        total += _unpacked(message, record_batch, body)
-        if total > MOST_TABLE_BYTES:
-            raise ValueError(f"it would need {total} bytes of memory, and at most {MOST_TABLE_BYTES} are taken")
+def is_compressed(message: bytes) -> bool:
+    """Whether the buffers of a record batch message are: its field 3 says how."""
+    return slot_of(message, header_of(message), 3) > 0
 
 
-def _blocks(file: memoryview) -> Iterator[tuple[bool, int, int]]:
-    """Where the footer says that messages are: whether it is a dictionary, the offset, the length of its header. Fields
-    2 and 3 of the footer are lists of dictionaries and of record batches."""
-    length = struct.unpack_from("<i", file, len(file) - 10)[0]
-    footer = bytes(file[len(file) - 10 - length : len(file) - 10])
-    root = struct.unpack_from("<I", footer, 0)[0]
-    for field in (2, 3):
-        if _slot(footer, root, field):
-            blocks = _table_field(footer, root, field)
-            for number in range(struct.unpack_from("<I", footer, blocks)[0]):
-                offset, header = struct.unpack_from("<qi", footer, blocks + 4 + 24 * number)
-                yield field == 2, offset, header
-
-
-def _unpacked(message: bytes, record_batch: int, body: memoryview) -> int:
-    """How many bytes the buffers of a batch become. Field 3 says how they are compressed, if they are: then before the
-    bytes of each stands how many they become; -1: they are as they are."""
-    buffers, compressed = _buffers(message, record_batch), _slot(message, record_batch, 3) > 0
-    return sum(
-        max(length, struct.unpack_from("<q", body, start)[0] if compressed and length else 0)
-        for start, length in buffers
-    )
-
-
-def _table_field(data: bytes, table: int, field: int) -> int:
+def table_field(data: bytes, table: int, field: int) -> int:
     """Where the object that a flatbuffer table's field points to begins."""
-    slot = _slot(data, table, field)
+    slot = slot_of(data, table, field)
     return table + slot + int(struct.unpack_from("<I", data, table + slot)[0])
 
 
-def _slot(data: bytes, table: int, field: int) -> int:
+def slot_of(data: bytes, table: int, field: int) -> int:
     """Where a field is in a flatbuffer table; 0 if the table does not have it."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     (size,) = struct.unpack_from("<H", data, vtable)

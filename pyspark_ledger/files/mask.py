@@ -11,13 +11,14 @@ from dataclasses import replace
 from functools import lru_cache
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from pyspark_ledger.base import compute as pc
 from pyspark_ledger.base.limits import MOST_MASKED_ROWS
 from pyspark_ledger.errors import InvalidInput, damage
 from pyspark_ledger.metadata.records import Entry
 
 _WINDOW = 1 << 14  # rows that are looked at together
+_LONG = 1 << 24  # rows of an entry whose mask takes more than 2 MB
 
 
 def pack(kept: pa.BooleanArray) -> bytes:
@@ -33,13 +34,21 @@ def pack(kept: pa.BooleanArray) -> bytes:
     return bytes(pa.compress(bitmap.slice(0, size), "zstd", asbytes=True))
 
 
-@lru_cache(maxsize=64)  # one entry is looked at by planning, reading and counting
 def unpack(mask: bytes, rows: int) -> pa.BooleanArray:
+    return _unpack_long(mask, rows) if rows > _LONG else _unpack(mask, rows)
+
+
+def _unpacked(mask: bytes, rows: int) -> pa.BooleanArray:
     with damage("the mask of an entry"):
         if rows > MOST_MASKED_ROWS:
             raise ValueError(f"it would have {rows} rows, and none has more than {MOST_MASKED_ROWS}")
         bitmap = pa.decompress(mask, decompressed_size=_size(rows), codec="zstd")
     return pa.BooleanArray.from_buffers(pa.bool_(), rows, [None, bitmap], null_count=0)
+
+
+# One entry is looked at by planning, reading and counting. Of the longest masks not many are kept: each has 128 MB.
+_unpack = lru_cache(maxsize=64)(_unpacked)
+_unpack_long = lru_cache(maxsize=2)(_unpacked)
 
 
 def cut(entry: Entry, kept: pa.BooleanArray) -> Entry | None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import xxhash
 
 from pyspark_ledger.errors import CorruptData, InvalidInput, damage
-from pyspark_ledger.files.ipc_layout import check_unpacked
+from pyspark_ledger.files import bounds
 from pyspark_ledger.files.topicfiles import check_columns
 
 FORMAT = 1
@@ -49,7 +49,7 @@ class NodeFile:
         if _hash(content) != found:
             raise CorruptData(f"{where} is damaged: it fails its checksum; use another copy")
         with damage(where):
-            check_unpacked(memoryview(content))
+            bounds.check_file(memoryview(content))
             table = pa.ipc.open_file(pa.BufferReader(content)).read_all()
             table.validate(full=True)
             check_columns(table, _SCHEMA)

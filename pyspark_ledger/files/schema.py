@@ -6,7 +6,7 @@ Python and by Spark, in any session time zone, is the same on disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ HIDDEN = pa.schema(
     ]
 )
 LEDGER, ENTRY, INDEX, PUBLISHED, PRODUCER, _, TOMBSTONE, ORDINAL = HIDDEN.names
+_OWN_SEQUENCE = pa.field(SEQUENCE, pa.int64(), nullable=False)  # in an entry file
 
 
 def canonical(schema: pa.Schema) -> pa.Schema:
@@ -170,6 +171,15 @@ def written(topic: pa.Schema, incoming: pa.Schema) -> pa.Schema:
     return pa.schema([field for field in topic if field.name in incoming.names])
 
 
+def of_entry(topic: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """The schema of an entry file that has these columns. ValueError if there is no such file."""
+    fields = {SEQUENCE: _OWN_SEQUENCE, **{field.name: field for field in topic}}
+    needed = {field.name for field in topic if not field.nullable}
+    if not needed <= set(names) <= fields.keys() or len(set(names)) < len(names) or not names:
+        raise ValueError(f"no file of the topic has the columns {', '.join(names)}")
+    return pa.schema([fields[name] for name in names])
+
+
 def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     """A writer's batch in the topic's types. Zero-copy unless a type really changes."""
     columns = [_cast(batch.column(batch.schema.get_field_index(field.name)), field) for field in target]
@@ -204,7 +214,7 @@ def with_sequence(batches: list[pa.RecordBatch], ids: pa.Array) -> list[pa.Recor
     numbered, first = [], 0
     for batch in batches:
         column = ids.slice(first, batch.num_rows)
-        numbered.append(batch.append_column(pa.field(SEQUENCE, pa.int64(), nullable=False), column))
+        numbered.append(batch.append_column(_OWN_SEQUENCE, column))
         first += batch.num_rows
     return numbered
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import mmap
 import os
 import shutil
@@ -15,20 +16,39 @@ import stat
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-import pyarrow.fs
 
+from pyspark_ledger.base.limits import MOST_TABLE_BYTES
+from pyspark_ledger.base.roots import told
 from pyspark_ledger.errors import CorruptData, InvalidInput, LedgerError, Unavailable, disk_error, disk_errors
+from pyspark_ledger.files import inside
+
+if TYPE_CHECKING:
+    import pyarrow.fs
+
+    from pyspark_ledger.base.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 _DELETING_THREADS = 16  # of an object store, where most of the time is spent waiting
+_READING_THREADS = 8  # likewise, for a task or a reader
+_AHEAD = 8  # how many files are opened before they are needed, if that is done in the background
 _PROOF = b"pyspark-ledger can write here\n"
+# Not through a link, and without waiting for somebody to write to a pipe.
+_TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_KEPT_SETTINGS = 4  # of one root: with keys of a limited time, tasks are given others every hour
 BEING_MOVED = -1  # the ``moves`` of a storage through which nobody may write
+
+
+T = TypeVar("T")
 
 
 class Sink(ABC):
@@ -46,14 +66,27 @@ class Sink(ABC):
         """Stops writing. Nothing refers to the file that is left behind."""
 
 
+class Opened:
+    """A file of which parts are read: it was looked for, and its length is known."""
+
+    def __init__(self, storage: Storage, path: str, length: int) -> None:
+        self._storage, self._path, self.length = storage, path, length
+
+    def read(self, offset: int, length: int) -> pa.Buffer:
+        """May be called by several threads at a time."""
+        return self._storage.read(self._path, offset, length)
+
+
 class Storage(ABC):
     """A root below which every path is relative. Every method raises Unavailable, with the name of the file, if the
     disk or the object store fails, is full, or does not let us in. ``marker`` is the name of a file that shows that
     this is the right root; empty: nobody has to look for one, as in a task. ``moves`` is how often the namespace had
     been given another root when this one was opened: see ``log.root``."""
 
-    def __init__(self, uri: str, marker: str = "", moves: int = 0) -> None:
+    def __init__(self, uri: str, marker: str = "", moves: int = 0, settings: Settings | None = None) -> None:
         self.uri, self.marker, self.moves = uri, marker, moves
+        self.settings = settings  # how to get there
+        self._shown = _shown(uri).partition("?")[0].rstrip("/")
         self.is_left = False  # somebody has noticed that the namespace has another root now
         self._seen_marked = False
 
@@ -101,6 +134,43 @@ class Storage(ABC):
 
     @abstractmethod
     def read(self, path: str, offset: int, length: int) -> pa.Buffer: ...
+
+    def read_whole(self, path: str, length: int | None = None) -> pa.Buffer:
+        """A file that is looked at as a whole; with ``length``, what a record says of it, one byte more of it if there
+        is one.
+
+        :raises CorruptData: it would take more memory than any such file needs. A few bytes can be a file that says to
+            have a terabyte.
+        """
+        opened = self.open(path) if length is None else None
+        found = opened.length if opened is not None else length or 0
+        if found > MOST_TABLE_BYTES:
+            raise CorruptData(
+                f"{self.where(path)} would have {found} bytes, and none like it has more than {MOST_TABLE_BYTES}; "
+                "restore it, or what names it, from a copy"
+            )
+        return opened.read(0, found + 1) if opened is not None else self.read(path, 0, found + 1)
+
+    def open(self, path: str) -> Opened:
+        """A file of which parts are read. An object store is asked for it once, and not again for each part."""
+        return Opened(self, path, self.size(path))
+
+    whole_bytes = 0  # files that are not mapped and no longer than this are read whole, instead of their end first
+
+    def begin(self, work: Callable[[], T]) -> Callable[[], T]:
+        """What to call, once, for the result of work that waits for the storage most of the time. It is done then;
+        for an object store it is begun at once in another thread."""
+        return work
+
+    def ahead(self, works: Iterable[Callable[[], T]]) -> Iterator[T]:
+        """The result of each, in order; some are begun before they are needed."""
+        begun: deque[Callable[[], T]] = deque()
+        for work in works:
+            begun.append(self.begin(work))
+            if len(begun) > _AHEAD:
+                yield begun.popleft()()
+        while begun:
+            yield begun.popleft()()
 
     @abstractmethod
     def map(self, path: str) -> pa.Buffer | None:
@@ -178,9 +248,14 @@ class Storage(ABC):
             )
 
     def where(self, path: str) -> str:
-        """A file's full name, for messages: without the settings of an object store, which are no part of it."""
-        root, _, _ = self.uri.partition("?")
-        return f"{root.rstrip('/')}/{path}"
+        """A file's full name, for messages: without keys that an old URI may have, and without parameters, which are
+        no part of it."""
+        return f"{self._shown}/{path}"
+
+    @property
+    def root(self) -> Root:
+        """What tasks need to open it."""
+        return Root(self.uri, self.settings.for_tasks() if self.settings else None)
 
     def prove_usable(self, name: str) -> None:
         """Makes the root, writes a file of this name into it, reads it back and deletes it."""
@@ -221,20 +296,22 @@ class Storage(ABC):
 
 
 class LocalStorage(Storage):
-    def __init__(self, uri: str, marker: str = "", moves: int = 0) -> None:
-        super().__init__(uri, marker, moves)
+    def __init__(self, uri: str, marker: str = "", moves: int = 0, settings: Settings | None = None) -> None:
+        super().__init__(uri, marker, moves, settings)
         self._root = Path(unquote(urlsplit(uri).path))
         self._root_path = str(self._root)  # a Path is slow to put together, and small files are read by the thousand
         self._marker_path = str(self._root / marker)
         self._known_folders: set[Path] = set()
+        self._fence = inside.Fence(self._root_path)
 
     def make_folder(self, name: str) -> None:
         if name:
             self.check_marked()
             if not self.has_folder(""):
                 raise self.not_there("")
+        self._fence.check_folder(name)
         if not self.has_folder(name):
-            self._known_folders.clear()
+            self._forget_folders()
         self._ensure_folder(self._root / name)
 
     def _is_marked(self) -> bool:
@@ -248,19 +325,25 @@ class LocalStorage(Storage):
         found = _stat(f"{self._root_path}/{name}")
         return found is not None and stat.S_ISDIR(found.st_mode)
 
-    def remove_folder(self, name: str) -> None:
+    def _forget_folders(self) -> None:
         self._known_folders.clear()
+        self._fence.forget()
+
+    def remove_folder(self, name: str) -> None:
+        self._fence.check_folder(name)
+        self._forget_folders()
         with contextlib.suppress(OSError):
             (self._root / name).rmdir()
 
     def create(self, path: str) -> Sink:
+        self._fence.check_file(path)
         full = self._root / path
         self._ensure_below(path, full.parent)
         with disk_errors("create", full):
             try:
                 return _LocalSink(full)
             except FileNotFoundError:  # the disk was unmounted, or the folder deleted, since we looked
-                self._known_folders.clear()
+                self._forget_folders()
             self._ensure_below(path, full.parent)
             return _LocalSink(full)
 
@@ -272,6 +355,7 @@ class LocalStorage(Storage):
             self._ensure_folder(folder)
 
     def size(self, path: str) -> int:
+        self._fence.check_file(path)
         try:
             return os.stat(f"{self._root_path}/{path}").st_size
         except OSError as error:
@@ -279,57 +363,72 @@ class LocalStorage(Storage):
 
     def read(self, path: str, offset: int, length: int) -> pa.Buffer:
         try:
-            with open(f"{self._root_path}/{path}", "rb", buffering=0) as file:
-                left = max(0, os.fstat(file.fileno()).st_size - offset)  # memory is taken before anything is read
-                return pa.py_buffer(os.pread(file.fileno(), min(length, left), offset))
+            with self._open(path) as fd:
+                left = max(0, os.fstat(fd).st_size - offset)  # memory is taken before anything is read
+                return pa.py_buffer(os.pread(fd, min(length, left), offset))
         except OSError as error:
             raise self._unreadable(path, error) from None
 
     def map(self, path: str) -> pa.Buffer:
         try:
-            with open(f"{self._root_path}/{path}", "rb", buffering=0) as file:
-                if os.fstat(file.fileno()).st_size == 0:  # which cannot be mapped
+            with self._open(path) as fd:
+                if os.fstat(fd).st_size == 0:  # which cannot be mapped
                     return pa.py_buffer(b"")
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                mapped = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise self._unreadable(path, error) from None
         if hasattr(mmap, "MADV_SEQUENTIAL"):
             mapped.madvise(mmap.MADV_SEQUENTIAL)
         return pa.py_buffer(mapped)
 
+    @contextlib.contextmanager
+    def _open(self, path: str) -> Iterator[int]:
+        self._fence.check_file(path)
+        fd = os.open(f"{self._root_path}/{path}", _TO_READ)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
     def list(self, folder: str) -> Iterator[str]:
+        self._fence.check_folder(folder)
         for parent, _, names in os.walk(self._root / folder, onerror=_refuse_to_list):
             for name in names:
                 yield (Path(parent) / name).relative_to(self._root).as_posix()
 
     def folders(self, folder: str) -> Sequence[str]:
+        self._fence.check_folder(folder)
         full = self._root / folder
         with disk_errors("list", full):
             try:
-                return sorted(entry.name for entry in os.scandir(full) if entry.is_dir())
+                return sorted(entry.name for entry in os.scandir(full) if entry.is_dir(follow_symlinks=False))
             except FileNotFoundError:
                 return []
 
     def files(self, folder: str) -> Sequence[str]:
+        self._fence.check_folder(folder)
         full = self._root / folder
         with disk_errors("list", full):
             try:
-                return sorted(entry.name for entry in os.scandir(full) if entry.is_file())
+                return sorted(entry.name for entry in os.scandir(full) if entry.is_file(follow_symlinks=False))
             except FileNotFoundError:
                 return []
 
     def delete(self, path: str) -> None:
+        self._fence.check_file(path)
         full = self._root / path
         with disk_errors("delete", full):
             full.unlink(missing_ok=True)
 
     def delete_folder(self, folder: str) -> None:
-        self._known_folders.clear()
+        self._fence.check_folder(folder)
+        self._forget_folders()
         full = self._root / folder
         with disk_errors("delete", full), contextlib.suppress(FileNotFoundError):
             shutil.rmtree(full)
 
     def replace(self, path: str, data: bytes, temporary: str) -> None:
+        self._fence.check_file(path)
         full = self._root / path
         with self._not_left_behind(temporary):
             self.write(temporary, data)
@@ -450,59 +549,85 @@ class _LocalSink(Sink):
 class ObjectStorage(Storage):
     """Any pyarrow filesystem: S3, GCS, HDFS… An object is durable when its upload is complete."""
 
-    def __init__(self, uri: str, marker: str = "", moves: int = 0) -> None:
-        super().__init__(uri, marker, moves)
+    whole_bytes = 1 << 20  # so many are there about as soon as the answer to one more request would be
+
+    def __init__(self, uri: str, marker: str = "", moves: int = 0, settings: Settings | None = None) -> None:
+        super().__init__(uri, marker, moves, settings)
         # By process: a child that used its parent's connections would get its parent's answers. The parent's client
         # stays here in the child, since to close it would be to speak over those connections too.
         self._clients: dict[int, pa.fs.FileSystem] = {}
+        self._threads: dict[int, ThreadPoolExecutor] = {}  # likewise
+        self._values = settings.storage_settings if settings else {}
+        self._may_change = settings is not None and settings.has_profile
         self._root = self._connect()
 
     @property
     def _fs(self) -> pa.fs.FileSystem:
+        if self._may_change:
+            self._take_new_values()
         if os.getpid() not in self._clients:
             self._connect()
         return self._clients[os.getpid()]
 
+    def _take_new_values(self) -> None:
+        """Keys in a profile may be changed while we run: what begins after that uses the new ones."""
+        assert self.settings is not None
+        try:
+            values = self.settings.storage_settings
+        except LedgerError as error:  # the file is just being written, or is wrong: what we have may still do
+            logger.warning("the profile cannot be read, and the storage is used as before: %s", error)
+            return
+        if values != self._values:
+            self._values = values
+            self._clients.pop(os.getpid(), None)
+
     def _connect(self) -> str:
         """Returns the path of the root."""
-        uri = self.uri
-        try:
-            client, root = pa.fs.FileSystem.from_uri(uri)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-            raise InvalidInput(
-                f"storage '{uri}' cannot be opened: {error}. Use a folder or a URI that pyarrow.fs knows, "
-                "as in s3://bucket/prefix?region=eu-west-1",
-                "LEDGER_INVALID_STORAGE",
-            ) from None
+        from pyspark_ledger.files import access  # not for tasks with a folder
+
+        client, root = access.file_system(self.uri, self._values)
         self._clients.setdefault(os.getpid(), client)
         return str(root.rstrip("/"))
+
+    def _full(self, path: str) -> str:
+        inside.check_name(path, self.where(""))
+        return f"{self._root}/{path}"
 
     def _is_marked(self) -> bool:
         """Looked at once: a bucket is not unmounted, and a look is a request."""
         if not self._seen_marked:
             with _store_errors("look for", self.where(self.marker)):
-                info = self._fs.get_file_info(f"{self._root}/{self.marker}")
+                info = self._fs.get_file_info(self._full(self.marker))
             self._seen_marked = info.type == pa.fs.FileType.File
         return self._seen_marked
 
     def create(self, path: str) -> Sink:
         with _store_errors("create", self.where(path)):
-            return _ObjectSink(self._fs.open_output_stream(f"{self._root}/{path}"), self.where(path))
+            return _ObjectSink(self._fs.open_output_stream(self._full(path)), self.where(path))
 
     def size(self, path: str) -> int:
         with _store_errors("read", self.where(path)):
-            info = self._fs.get_file_info(f"{self._root}/{path}")
+            info = self._fs.get_file_info(self._full(path))
         if info.type != pa.fs.FileType.File:
             raise self.missing(path)
         return int(info.size)
 
     def read(self, path: str, offset: int, length: int) -> pa.Buffer:
+        return self.open(path).read(offset, length)
+
+    def open(self, path: str) -> Opened:
         with _store_errors("read", self.where(path)):
             try:
-                with self._fs.open_input_file(f"{self._root}/{path}") as file:
-                    return pa.py_buffer(file.read_at(length, offset))
+                file = self._fs.open_input_file(self._full(path))
             except FileNotFoundError:
                 raise self.missing(path) from None
+            return _OpenedObject(self, path, file)
+
+    def begin(self, work: Callable[[], T]) -> Callable[[], T]:
+        threads = self._threads.get(os.getpid())
+        if threads is None:
+            threads = self._threads.setdefault(os.getpid(), ThreadPoolExecutor(_READING_THREADS))
+        return threads.submit(work).result
 
     def map(self, path: str) -> None:
         return None
@@ -511,7 +636,7 @@ class ObjectStorage(Storage):
         return (path for path, _ in self.sizes(folder))
 
     def sizes(self, folder: str) -> Iterator[tuple[str, int]]:
-        selector = pa.fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True, recursive=True)
+        selector = pa.fs.FileSelector(self._full(folder), allow_not_found=True, recursive=True)
         with _store_errors("list", self.where(folder)):
             found = self._fs.get_file_info(selector)
         for info in found:
@@ -526,14 +651,14 @@ class ObjectStorage(Storage):
 
     def _right_below(self, folder: str, kind: pa.fs.FileType) -> Sequence[str]:
         """An object store answers with a thousand names at a time, of which a folder is one, whatever is in it."""
-        selector = pa.fs.FileSelector(f"{self._root}/{folder}".rstrip("/"), allow_not_found=True)
+        selector = pa.fs.FileSelector(self._full(folder).rstrip("/"), allow_not_found=True)
         with _store_errors("list", self.where(folder)):
             found = self._fs.get_file_info(selector)
         return sorted(info.base_name for info in found if info.type == kind)
 
     def delete(self, path: str) -> None:
         with _store_errors("delete", self.where(path)), contextlib.suppress(FileNotFoundError):
-            self._fs.delete_file(f"{self._root}/{path}")
+            self._fs.delete_file(self._full(path))
 
     def delete_many(self, paths: Sequence[str]) -> None:
         """pyarrow deletes many objects in one request only if they are a whole folder: so here several at a time."""
@@ -544,7 +669,24 @@ class ObjectStorage(Storage):
     def delete_folder(self, folder: str) -> None:
         """Up to a thousand objects in one request."""
         with _store_errors("delete", self.where(folder)), contextlib.suppress(FileNotFoundError):
-            self._fs.delete_dir(f"{self._root}/{folder}")
+            self._fs.delete_dir(self._full(folder))
+
+
+class _OpenedObject(Opened):
+    """pyarrow has asked for its length when it was opened: there is no way to tell it what we know from the commit."""
+
+    def __init__(self, storage: Storage, path: str, file: Any) -> None:
+        super().__init__(storage, path, int(file.size()))
+        self._file = file
+
+    def read(self, offset: int, length: int) -> pa.Buffer:
+        with _store_errors("read", self._storage.where(self._path)):
+            try:
+                left = max(0, self.length - offset)  # some take the memory before they look what there is
+                return pa.py_buffer(self._file.read_at(min(length, left), offset))
+            except OSError:
+                self._storage.size(self._path)  # which says so if it was deleted since it was opened
+                raise
 
 
 class _ObjectSink(Sink):
@@ -607,25 +749,54 @@ def normalise_uri(text: str) -> str:
         if parts.scheme == "file":
             return Path(unquote(parts.path)).as_uri()
     except (ValueError, RuntimeError) as error:  # a relative path in a URI, half an address, ~ of nobody, odd bytes
-        raise InvalidInput(f"storage '{text}' is no folder and no URI: {error}", "LEDGER_INVALID_STORAGE") from None
+        message = f"storage '{_shown(text)}' is no folder and no URI: {error}"
+        raise InvalidInput(message, "LEDGER_INVALID_STORAGE") from None
     scheme = {"s3a": "s3", "s3n": "s3"}.get(parts.scheme, parts.scheme)
     query = f"?{parts.query}" if parts.query else ""
     return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}{query}"
 
 
-_opened: dict[tuple[int, str, str, int], Storage] = {}
+def _shown(uri: str) -> str:
+    """Without keys, which only a URI with one of these can have."""
+    if "@" not in uri and "?" not in uri:
+        return uri
+    from pyspark_ledger.base.uris import shown  # not for tasks with a folder
+
+    return shown(uri)
+
+
+_opened: dict[tuple[int, str, str, int, Settings | None], Storage] = {}
 _opening = threading.Lock()
 
 
-def open_storage(uri: str, marker: str = "", moves: int = 0) -> Storage:
-    """One storage per process, root, marker and number of moves: workers are reused over many tasks, and clients do not
-    survive a fork."""
-    key = (os.getpid(), normalise_uri(uri), marker, moves)
+def open_storage(uri: str, marker: str = "", moves: int = 0, settings: Settings | None = None) -> Storage:
+    """One storage per process, root, marker, number of moves and settings: workers are reused over many tasks, and
+    clients do not survive a fork. Without settings those count that ``base.roots`` was told."""
+    root = normalise_uri(uri)
+    if root.startswith("file:"):
+        settings = None
+    elif settings is None:
+        settings = told(root)
+    key = (os.getpid(), root, marker, moves, settings)
     with _opening:
         if key not in _opened:
-            kind = LocalStorage if key[1].startswith("file:") else ObjectStorage
-            _opened[key] = kind(key[1], marker, moves)
+            kind = LocalStorage if root.startswith("file:") else ObjectStorage
+            _opened[key] = kind(root, marker, moves, settings)
+            for old in [each for each in _opened if each[:4] == key[:4]][:-_KEPT_SETTINGS]:
+                del _opened[old]
         return _opened[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Where files are and how to get there, as tasks are given it. The settings are those of the moment when it was
+    made: they are as new as the batch that is planned."""
+
+    uri: str
+    settings: Settings | None = None
+
+    def open(self) -> Storage:
+        return open_storage(self.uri, settings=self.settings)
 
 
 def _after_fork_in_child() -> None:

@@ -23,7 +23,7 @@ from pyspark_ledger.base import names
 from pyspark_ledger.base.arrays import one_array
 from pyspark_ledger.base.clock import Clock, LedgerClock
 from pyspark_ledger.errors import CorruptData, damage
-from pyspark_ledger.files.ipc_layout import check_unpacked
+from pyspark_ledger.files import bounds
 from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.metadata.records import Entry, FileRef
 
@@ -282,14 +282,27 @@ class TopicFiles:
         stream wants the slices of a leaf, and then its commits. So the last table is kept too."""
 
         def made(ref: FileRef) -> list[T]:
-            uid, table = self._last_table
-            if uid != ref.uid:
-                table = self.fetch_table(ref)
-                self._last_table = ref.uid, table
+            table = self._table(ref)
             with damage(self._where(ref)):
                 return load(table)
 
         return self._remember(ref, what, made)
+
+    def fetch_record(self, ref: FileRef, codec: RowCodec[T], at: int) -> T | None:
+        """One row as a record, without those around it; None if there are not so many."""
+        if (ref.uid, codec) in self._remembered:
+            return next(iter(self.fetch_records(ref, codec)[at : at + 1]), None)
+        table = self._table(ref)
+        with damage(self._where(ref)):
+            row = table.slice(at, 1)
+            return next(iter(codec.load_all(codec.columns(row), row.num_rows)), None)
+
+    def _table(self, ref: FileRef) -> pa.Table:
+        uid, table = self._last_table
+        if uid != ref.uid:
+            table = self.fetch_table(ref)
+            self._last_table = ref.uid, table
+        return table
 
     def fetch_as(self, ref: FileRef, load: Callable[[pa.Table], U]) -> U:
         """What ``load`` makes of the table; CorruptData if it cannot. Not kept in memory, because it may be large."""
@@ -308,11 +321,11 @@ class TopicFiles:
 
     def fetch_table(self, ref: FileRef) -> pa.Table:
         """Not kept in memory, because it may be large."""
-        data = self.storage.read(names.staged_file(self.uuid, ref.epoch, ref.uid), 0, ref.length + 1)
+        data = self.storage.read_whole(names.staged_file(self.uuid, ref.epoch, ref.uid), ref.length)
         if data.size != ref.length or xxhash.xxh3_64_intdigest(data) != ref.tail_hash:
             raise CorruptData(f"{self._where(ref)} is damaged: it fails its checksum; restore it from a copy")
         with damage(self._where(ref)):
-            check_unpacked(memoryview(data))
+            bounds.check_file(memoryview(data))
             table = pa.ipc.open_file(pa.BufferReader(data), options=_READ).read_all()
             table.validate(full=True)  # what Arrow takes on trust would end the process where it is used
             return table

@@ -80,7 +80,7 @@ def write(
     :raises InvalidInput: there is such a file, and it is not to be overwritten.
     :raises Unavailable: ZooKeeper or the storage does not answer, or the file cannot be written.
     """
-    _check_place(file, overwrite)
+    check_place(file, overwrite, "LEDGER_BACKUP_NOT_WRITTEN")
     facts = {
         WHAT: EVERYTHING,
         WRITTEN: str(believable_ms(namespace.metadata, namespace.clock, namespace.limits)),
@@ -143,9 +143,9 @@ def _shown(log: snapshots.LogSnapshot, readers: Records) -> BackedUpTopic:
     )
 
 
-def _check_place(file: Path, overwrite: bool) -> None:
-    """Before anything is read: that may take minutes."""
-    with disk_errors("look for", file, "LEDGER_BACKUP_NOT_WRITTEN"):
+def check_place(file: Path, overwrite: bool, code: str) -> None:
+    """Whether the file may be written. Before anything is read: that may take minutes."""
+    with disk_errors("look for", file, code):
         if not file.absolute().parent.is_dir():
             raise InvalidInput(f"there is no folder {file.absolute().parent}: make it first", "LEDGER_NO_SUCH_FOLDER")
         if file.exists() and not (overwrite and file.is_file()):

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pyspark_ledger.base import names
+from pyspark_ledger.base.uris import check_no_keys, shown
 from pyspark_ledger.errors import Conflict, CorruptData, InvalidInput, NotFound
 from pyspark_ledger.files.storage import Storage, normalise_uri, open_storage
 from pyspark_ledger.lifecycle import belongings
@@ -86,6 +87,7 @@ def plan(mover: Mover, to: str) -> Plan:
     :raises InvalidInput: the root cannot be the new one.
     :raises Conflict: somebody has begun to move it elsewhere.
     """
+    check_no_keys(to)
     to, record = normalise_uri(to), mover.namespace()
     if record.moving is None and record.storage == to:
         return Plan(record.storage, to, is_done=True)
@@ -108,7 +110,7 @@ def _check_target(record: Namespace, to: str) -> None:
         raise moving_elsewhere(record.moving)
     if f"{to}/".startswith(f"{record.storage.rstrip('/')}/"):
         raise InvalidInput(
-            f"{to} is inside {record.storage}, where the files are now: give a place outside of it",
+            f"{to} is inside {shown(record.storage)}, where the files are now: give a place outside of it",
             "LEDGER_INVALID_STORAGE",
         )
 
@@ -116,6 +118,7 @@ def _check_target(record: Namespace, to: str) -> None:
 def move(mover: Mover, to: str, *, trust_existing: bool = False, files: int = 0) -> Moved:
     """Moves the namespace. Can be interrupted and repeated at any point. ``trust_existing``: a file that is there
     already with the right length is not read; ``files`` is how many there are, for the progress that is shown."""
+    check_no_keys(to)
     to = normalise_uri(to)
     with mover.alone():
         record = mover.namespace()
@@ -227,7 +230,7 @@ def abandon(mover: Mover) -> Namespace:
         record = mover.namespace()
         if record.moving is None:
             raise InvalidInput(
-                f"nobody is moving the storage of this namespace: it is in {record.storage}", "LEDGER_NOT_MOVING"
+                f"nobody is moving the storage of this namespace: it is in {shown(record.storage)}", "LEDGER_NOT_MOVING"
             )
         return mover.go_back()
 
@@ -265,7 +268,8 @@ def leftovers(mover: Mover) -> Leftovers:
         raise moving_elsewhere(record.moving)
     if not record.moved_from:
         raise InvalidInput(
-            f"the storage of this namespace was not moved: all its files are in {record.storage}", "LEDGER_NOT_MOVED"
+            f"the storage of this namespace was not moved: all its files are in {shown(record.storage)}",
+            "LEDGER_NOT_MOVED",
         )
     former, now = open_storage(record.moved_from), source_marked(record)
     now.check_marked()
@@ -301,7 +305,7 @@ def _check_complete(mover: Mover, storage: Storage, topics: list[Topic]) -> None
             continue  # deleted meanwhile
         if why:
             raise Conflict(
-                f"topic '{topic.name}' is not complete in {storage.uri}: {why}. Nothing was deleted",
+                f"topic '{topic.name}' is not complete in {shown(storage.uri)}: {why}. Nothing was deleted",
                 "LEDGER_INCOMPLETE",
             )
 

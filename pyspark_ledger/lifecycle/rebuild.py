@@ -29,6 +29,7 @@ from pyspark_ledger.base import names
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.limits import DEFAULT_LIMITS, Limits
 from pyspark_ledger.base.paging import pages
+from pyspark_ledger.base.uris import check_no_keys
 from pyspark_ledger.errors import Conflict, CorruptData, OutcomeUnknown
 from pyspark_ledger.files.storage import Storage, normalise_uri, open_storage
 from pyspark_ledger.files.topicfiles import TopicFiles
@@ -124,6 +125,7 @@ class Rebuild:
         progress: Progress = lambda *_: None,
     ) -> None:
         self._address = address
+        check_no_keys(uri)
         self._metadata, self._uri, self._source = metadata, normalise_uri(uri), source
         self._limits, self._clock, self._progress = limits, clock, progress
         self._transactions = Transactions(metadata, limits, clock)
@@ -347,7 +349,7 @@ class _Blobs:
         """The same name however often it is copied: an interrupted run leaves nothing that is not used by the next. It
         has a later version than any that a process of the old ZooKeeper will delete."""
         before = names.versioned_file(folder, file.epoch, file.uid)
-        data = self._files.get(before) or bytes(self._storage.read(before, 0, file.length + 1).to_pybytes())
+        data = self._files.get(before) or bytes(self._storage.read_whole(before, file.length).to_pybytes())
         if len(data) != file.length or xxhash.xxh3_64_intdigest(data) != file.tail_hash:
             raise CorruptData(f"{self._storage.where(before)} is damaged, and so is what was saved of it")
         uid = xxhash.xxh3_128_digest(file.uid + self._storage.marker.encode())

@@ -81,7 +81,7 @@ def trim(log: Log, *, before: PlaceLike | None = None, dry_run: bool = False) ->
         return None if trim is None else replace(head, trim=trim, pending=_pending(log, head, trim))
 
     log.refresh(sync=True)
-    log.change_head(given_up, "giving up ledgers", lambda: ops)
+    log.change_head(given_up, "giving up ledgers", lambda: [*ops, log.admins_guard()])
     if done.ledgers:
         logger.info(
             "trimmed topic=%s begin=%s ledgers=%d records=%d bytes=%d",

@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,9 +52,10 @@ def copy(files: TopicFiles, work: LedgerWork, epoch: int, clock: Clock, report: 
     lists = [files.fetch_entries(commit.entries_file) if commit.entries_file else commit.entries for commit in commits]
     entries = [entry for of_commit in lists for entry in of_commit]
     joiner = _Joiner(files, work, epoch, LedgerClock(clock, work.ledger), report)
-    copied = 0
+    copied, files_before = 0, 0
     try:
-        for run in list(small_runs(entries, work.below_bytes, work.lost)):
+        for run in list(small_runs(entries, work.ledger, work.below_bytes, work.lost)):
+            files_before += len({entry.file for entry in entries[run.start : run.stop]})
             entries[run.start : run.stop] = joiner.join(entries[run.start : run.stop])
             copied += len(run)
         leaf = _stage_leaf(files.of_ledger(work.ledger), commits, lists, entries, epoch)
@@ -60,7 +63,7 @@ def copy(files: TopicFiles, work: LedgerWork, epoch: int, clock: Clock, report: 
         joiner.discard()
         raise
     bytes_after = sum(file.length for file in joiner.staged)
-    return LedgerCopy(work.leaf, leaf, copied, copied, len(joiner.staged), joiner.bytes_read, bytes_after)
+    return LedgerCopy(work.leaf, leaf, copied, files_before, len(joiner.staged), joiner.bytes_read, bytes_after)
 
 
 def _stage_leaf(
@@ -97,13 +100,14 @@ class _Joiner:
     def join(self, entries: Sequence[Entry]) -> list[Entry]:
         """Neighbours, as they are in their new files."""
         moved: list[Entry] = []
-        for entry in entries:
-            file = EntryReader(self._storage, self._uuid, entry.file)
+        for ref, sharing in groupby(entries, attrgetter("file")):
+            file = EntryReader(self._storage, self._uuid, ref)
             if self._writer is not None and not self._fits(self._writer, file.schema):
                 moved += self._end_file()
-            self._add(entry, file)
-            self.bytes_read += entry.file.length
-            self._report(entry.file.length)
+            for entry in sharing:
+                self._add(entry, file)
+            self.bytes_read += ref.length
+            self._report(ref.length)
         return moved + self._end_file()
 
     def _fits(self, writer: EntryWriter, schema: pa.Schema) -> bool:
@@ -116,8 +120,8 @@ class _Joiner:
             self._schema, self._rows = file.schema, 0
             self._writer = EntryWriter(self._storage, self._uuid, self._epoch, file.schema, "zstd", self._clock)
         first = self._rows
-        for row, batch in file.batches(0, entry.records):
-            self._gather(_without_masked(entry, row, batch))
+        for row, batch in file.batches(entry.first_row, entry.first_row + entry.records):
+            self._gather(_without_masked(entry, row - entry.first_row, batch))
         if self._rows - first != entry.records:
             path = self._storage.where(names.staged_file(self._uuid, entry.file.epoch, entry.file.uid))
             raise CorruptData(f"{path} has {self._rows - first} rows, its commit says {entry.records}")

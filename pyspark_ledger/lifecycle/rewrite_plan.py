@@ -28,7 +28,7 @@ class LedgerWork:
     below_bytes: int  # entries whose files are smaller are joined with their neighbours,
     file_bytes: int  # to files of about this size
     entries: int  # that are copied,
-    bytes: int  # as they are stored now, each in a file of its own,
+    bytes: int  # as they are stored now,
     files: int  # and in how many files they will be, at least
     lost: frozenset[int] = frozenset()  # damaged entries that were given up: they stay as they are
 
@@ -64,7 +64,7 @@ def _work(log: Log, view: View, leaf: IndexRow, below_bytes: int) -> LedgerWork 
     file_bytes = max(below_bytes, log.limits.rewritten_file_bytes)
     entries = [entry for commit in commits for entry in log.entries(commit)]
     given_up = frozenset(each.entry for each in lost.fetch(log.files, view.head) if each.ledger == leaf.ledger)
-    runs = [entries[run.start : run.stop] for run in small_runs(entries, below_bytes, given_up)]
+    runs = [entries[run.start : run.stop] for run in small_runs(entries, leaf.ledger, below_bytes, given_up)]
     if not runs:
         return None
     sizes = [sum(entry.bytes for entry in run) for run in runs]
@@ -72,16 +72,19 @@ def _work(log: Log, view: View, leaf: IndexRow, below_bytes: int) -> LedgerWork 
     return LedgerWork(leaf, below_bytes, file_bytes, sum(map(len, runs)), sum(sizes), files, given_up)
 
 
-def small_runs(entries: Sequence[Entry], below_bytes: int, lost: frozenset[int] = frozenset()) -> Iterator[range]:
-    """Where two or more neighbours are small, in files of their own, and not lost."""
+def small_runs(
+    entries: Sequence[Entry], ledger: int, below_bytes: int, lost: frozenset[int] = frozenset()
+) -> Iterator[range]:
+    """Where neighbours are in two or more small files, and not lost. (Writers that commit together share a file.)"""
 
     def is_small(number: int) -> bool:
         entry = entries[number]
-        return not entry.file_rows and entry.bytes < below_bytes and number not in lost
+        was_rewritten = entry.file_rows > 0 and names.ledger_in_id(entry.file.uid) == ledger
+        return not was_rewritten and entry.file.length < below_bytes and number not in lost
 
     for joins, run in groupby(range(len(entries)), is_small):
         numbers = list(run)
-        if joins and len(numbers) > 1:
+        if joins and entries[numbers[0]].file != entries[numbers[-1]].file:
             yield range(numbers[0], numbers[-1] + 1)
 
 

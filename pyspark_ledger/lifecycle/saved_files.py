@@ -79,7 +79,7 @@ def read(storage: Storage, path: str) -> NodeFile:
 
     :raises CorruptData: it is damaged: use the one before it.
     """
-    data = storage.read(path, 0, storage.size(path)).to_pybytes()
+    data = storage.read_whole(path).to_pybytes()
     return NodeFile.from_bytes(data, storage.where(path))
 
 

@@ -13,7 +13,7 @@ possible: a token that is there again although its effect is in the log.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import xxhash
@@ -42,7 +42,7 @@ from pyspark_ledger.metadata.port import (
     TopicKey,
     Versioned,
 )
-from pyspark_ledger.metadata.records import Entity, FileRef, NodeRecord, Sink, TokenChunk, TokenGroup, Topic
+from pyspark_ledger.metadata.records import Entity, FileRef, Namespace, NodeRecord, Sink, TokenChunk, TokenGroup, Topic
 from pyspark_ledger.outbox import entities
 from pyspark_ledger.zk_metadata import exporting, paths
 
@@ -143,6 +143,9 @@ class Saving:
         found: Records = {TopicKey(topic.name): topic for topic in some}
         found |= {key: claim for key, claim in self._read(queries).items() if claim != Sink()}
         found |= self._read([NamespaceKey(), *others])
+        own = found.get(NamespaceKey())
+        if isinstance(own, Namespace):  # whoever makes it anew gives roles anew; their hashes of passwords stay here
+            found[NamespaceKey()] = replace(own, roles=())
         outboxes = [key for key in self._metadata.children(OutboxesKey()) if isinstance(key, OutboxKey)]
         states = [key for each in self._metadata.children_many(outboxes) for key in each]
         return found | self._read([*outboxes, *states])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pyspark_ledger.base import names
+from pyspark_ledger.base.uris import check_no_keys, shown
 from pyspark_ledger.errors import Conflict, CorruptData, LedgerError, NotFound
 from pyspark_ledger.files.storage import Storage, normalise_uri, open_storage
 from pyspark_ledger.lifecycle import belongings
@@ -43,6 +44,7 @@ def inspect(mover: Mover, to: str) -> Setting:
 
     :raises Conflict: the files are not there, or not all of them; or somebody moves them elsewhere.
     """
+    check_no_keys(to)
     to, record = normalise_uri(to), mover.namespace()
     if record.moving is not None and to not in (record.moving.to, record.storage):
         raise moving_elsewhere(record.moving)
@@ -53,10 +55,11 @@ def inspect(mover: Mover, to: str) -> Setting:
     if not root.has_records(mover.metadata) and not _has_outboxes(mover, record):
         return Setting(record.storage, to, topics, "there are no records yet")
     marker = names.marker_file(record.id) if record.id else "ledger-namespace-<id>"
+    now = shown(record.storage)
     raise Conflict(
         f"{to} is not the storage of this namespace: the file {marker} is not there, and the namespace has records. To "
-        f"copy them from {record.storage}, use 'pyspark-ledger namespace move-storage --to {to} --yes'. If you have "
-        f"moved or copied all files of {record.storage} there yourself, {marker} belongs to them; if only that file "
+        f"copy them from {now}, use 'pyspark-ledger namespace move-storage --to {to} --yes'. If you have "
+        f"moved or copied all files of {now} there yourself, {marker} belongs to them; if only that file "
         "was lost, make an empty one of that name",
         "LEDGER_NOT_THE_STORAGE",
     )
@@ -85,8 +88,8 @@ def _check_complete(mover: Mover, storage: Storage) -> None:
 def _refuse_if(storage: Storage, what: str, why: str) -> None:
     if why:
         raise Conflict(
-            f"{storage.uri} has not all files of this namespace; {what}: {why}. Stop what writes, copy all files "
-            "again, and then try again; the namespace keeps the storage that it has",
+            f"{shown(storage.uri)} has not all files of this namespace; {what}: {why}. Stop what writes, copy all "
+            "files again, and then try again; the namespace keeps the storage that it has",
             "LEDGER_INCOMPLETE",
         )
 

@@ -133,4 +133,4 @@ def _publish(log: Log, entry: LostEntry, *, undo: bool) -> None:
             staged[known] = lost.stage(log.files, others if undo else [*others, entry], head.gc_epoch)
         return replace(head, lost=staged[known])
 
-    log.change_head(edit, "giving up a damaged entry")
+    log.change_head(edit, "giving up a damaged entry", lambda: [log.admins_guard()])

@@ -19,6 +19,6 @@ def terminate(log: Log) -> Position:
         log.check_not_set_back(head)
         return None if head.terminated_ms else replace(head, terminated_ms=log.now_ms())
 
-    view = log.change_head(terminated, "terminating it")
+    view = log.change_head(terminated, "terminating it", lambda: [log.admins_guard()])
     logger.info("terminated topic=%s end=%s", log.topic.name, view.head.end)
     return view.head.end

@@ -130,7 +130,7 @@ class Generations:
         before = CompactedLedger(log.files, generation).slices(EARLIEST, begin, EARLIEST)
         since = joined(scan.slices(log, view, begin, generation.horizon))
         keyed = KeyedSlices(
-            log.storage.uri, log.topic.uuid, log.schema(view.head.schema_id), log.topic.key, log.topic.version_column,
+            log.storage.root, log.topic.uuid, log.schema(view.head.schema_id), log.topic.key, log.topic.version_column,
             (*before, *since),
         )  # fmt: skip
         expected = self._folded(keyed, generation)

@@ -60,9 +60,8 @@ class TokenGroups:
                 yield chunk, Bitmap(group.chunk_tokens, packed).count
             except CorruptData as error:
                 yield chunk, from_error(error, of=f"{what}, chunk {chunk}")
-        for start, stop in spilled:
-            for chunk in range(start, stop):
-                yield chunk, self._spilled(TokenChunkKey(key.uuid, key.group, chunk), group, f"{what}, chunk {chunk}")
+        for chunk in spilled.numbers():
+            yield chunk, self._spilled(TokenChunkKey(key.uuid, key.group, chunk), group, f"{what}, chunk {chunk}")
 
     def _spilled(self, key: TokenChunkKey, group: TokenGroup, what: str) -> int | Finding:
         path = ""

@@ -16,10 +16,13 @@ import sys
 from pathlib import Path
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Deadline
+from pyspark_ledger.base.setting_names import ZOOKEEPER, variable
 from pyspark_ledger.errors import InvalidInput, Unavailable, disk_errors
 from pyspark_ledger.local.pidfile import running_pid
 from pyspark_ledger.local.zookeeper import HOST, find_jars, find_java, is_free, mode
 
+# What the environment says of another ZooKeeper: this one asks for no login.
+_OF_OTHERS = frozenset(variable(name) for name in ("profile", *ZOOKEEPER))
 _START_S = 90.0
 _STOP_S = 15.0
 
@@ -106,6 +109,7 @@ class LocalHome:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env={name: value for name, value in os.environ.items() if name not in _OF_OTHERS},
             )
 
     def _await_start(self, process: subprocess.Popen[bytes], port: int) -> None:

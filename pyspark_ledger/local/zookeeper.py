@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,9 @@ from pathlib import Path
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Deadline
 from pyspark_ledger.errors import InvalidInput, LedgerError, NotFound, Unavailable, disk_errors
+from pyspark_ledger.local.certificates import Certificates
 from pyspark_ledger.local.pidfile import held, lock
+from pyspark_ledger.local.protection import Protection
 
 HOST = "127.0.0.1"
 # Below what Linux and macOS give to outgoing connections: a client that reconnects to a dead server on a port
@@ -87,18 +90,19 @@ def _free_ports(count: int) -> list[int]:
     raise Unavailable(f"fewer than {count} free ports in {_PORTS}", "LEDGER_NO_FREE_PORT")
 
 
-def _ask(port: int, word: str, timeout: float = 1.0) -> str:
+def _ask(port: int, word: str, timeout: float = 1.0, tls: ssl.SSLContext | None = None) -> str:
     """The answer to a four-letter word, empty if there is none."""
-    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout) as conn:
-        conn.settimeout(timeout)
-        conn.sendall(word.encode())
-        return b"".join(iter(lambda: conn.recv(4096), b"")).decode(errors="replace")
+    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout) as plain:
+        plain.settimeout(timeout)
+        with plain if tls is None else tls.wrap_socket(plain) as conn:
+            conn.sendall(word.encode())
+            return b"".join(iter(lambda: conn.recv(4096), b"")).decode(errors="replace")
     return ""
 
 
-def mode(port: int) -> str:
+def mode(port: int, tls: ssl.SSLContext | None = None) -> str:
     """standalone, leader, follower; empty if no ZooKeeper serves there."""
-    lines = _ask(port, "srvr").splitlines()
+    lines = _ask(port, "srvr", tls=tls).splitlines()
     return next((line.removeprefix("Mode: ") for line in lines if line.startswith("Mode: ")), "")
 
 
@@ -107,6 +111,7 @@ class _Member:
     number: int  # from 1, as in ZooKeeper's myid
     folder: Path
     ports: tuple[int, int, int]  # client, quorum, election
+    tls: ssl.SSLContext | None = None  # to ask it how it is
     process: subprocess.Popen[bytes] | None = field(default=None)
 
     @property
@@ -156,12 +161,12 @@ class _Member:
 
     @property
     def mode(self) -> str:
-        return mode(self.ports[0]) if self.running else ""
+        return mode(self.ports[0], self.tls) if self.running else ""
 
     @property
     def ready(self) -> bool:
         """Whether it serves. Another server may have taken the port, so its folder is compared too."""
-        return bool(self.mode) and f"dataDir={self.folder}" in _ask(self.ports[0], "conf")
+        return bool(self.mode) and f"dataDir={self.folder}" in _ask(self.ports[0], "conf", tls=self.tls)
 
     def tail(self) -> str:
         return self.log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
@@ -179,6 +184,9 @@ class LocalZooKeeper:
         min_session_ms: the shortest session time-out that a client may ask for.
         max_session_ms: the longest.
         fsync: False is faster. Then data survive a kill of the server, but not of the machine.
+        tls: takes only encrypted connections. The certificates are made on the fly, unless they are given.
+        client_certificates: and only from who shows a certificate of the same authority.
+        sasl: serves only the user ``ledger``, by SASL with a password that is made up.
 
     Raises InvalidInput if ``servers`` is below 1. Servers are numbered from 0.
 
@@ -198,9 +206,13 @@ class LocalZooKeeper:
         min_session_ms: int = 1_000,
         max_session_ms: int = 60_000,
         fsync: bool = True,
+        tls: bool | Certificates = False,
+        client_certificates: bool = False,
+        sasl: bool = False,
     ) -> None:
         if servers < 1:
             raise InvalidInput(f"servers must be 1 or more, not {servers}")
+        self._protection = Protection(tls, client_certificates=client_certificates, sasl=sasl)
         self._servers = servers
         self._data_dir = Path(data_dir).absolute() if data_dir is not None else None
         self._port = port
@@ -240,6 +252,16 @@ class LocalZooKeeper:
         return [member.address for member in self._members]
 
     @property
+    def options(self) -> dict[str, str]:
+        """What it takes to connect, by the names of Spark's options: also ``LedgerClient(options=server.options)``."""
+        return {"zookeeper": self.address, **self._protection.options}
+
+    @property
+    def certificates(self) -> Certificates | None:
+        """Of a server with ``tls``, when it was started: the files."""
+        return self._protection.certificates
+
+    @property
     def pids(self) -> list[int | None]:
         """The process id of each server; None for one that was killed."""
         return [member.process.pid if member.process else None for member in self._members]
@@ -258,9 +280,11 @@ class LocalZooKeeper:
         log."""
         if self._members:
             return self
-        self._command = [find_java(), *_JVM, *_QUIET, "-cp", f"{find_jars()}/*", _MAIN]
+        java, jars = find_java(), f"{find_jars()}/*"
         if self._port is not None:
             self._require_free(self._port)
+        self._make_folder()
+        self._command = [java, *_JVM, *_QUIET, *self._protection.jvm_options, "-cp", jars, _MAIN]
         self._owner = os.getpid()
         atexit.register(self.stop)
         try:
@@ -332,14 +356,21 @@ class LocalZooKeeper:
                     raise
                 self._kill_all()
 
+    def _make_folder(self) -> None:
+        place = self._data_dir or tempfile.gettempdir()
+        with disk_errors("write to", place, _NOT_STARTED):
+            self._folder = self._data_dir or Path(tempfile.mkdtemp(prefix="ledger-zookeeper-"))
+            self._protection.prepare(self._folder)
+
     def _new_members(self) -> list[_Member]:
-        self._folder = self._folder or self._data_dir or Path(tempfile.mkdtemp(prefix="ledger-zookeeper-"))
+        assert self._folder is not None
         found = _free_ports(3 * self._servers)
         members = []
         for index in range(self._servers):
             client, quorum, election = found[3 * index : 3 * index + 3]
             client = client if self._port is None else self._port + index
-            members.append(_Member(index + 1, self._folder / str(index + 1), (client, quorum, election)))
+            ports = client, quorum, election
+            members.append(_Member(index + 1, self._folder / str(index + 1), ports, tls=self._protection.context))
         for member in members:
             self._write_config(member, members)
         return members
@@ -348,8 +379,7 @@ class LocalZooKeeper:
         member.folder.mkdir(parents=True, exist_ok=True)
         settings = self._settings | {
             "dataDir": member.folder,
-            "clientPort": member.ports[0],
-            "clientPortAddress": HOST,
+            **self._protection.settings(HOST, member.ports[0]),
         }
         if len(members) > 1:
             (member.folder / "myid").write_text(f"{member.number}\n")

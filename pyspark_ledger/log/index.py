@@ -113,6 +113,10 @@ class Index:
     def commits(self, leaf: IndexRow) -> list[Commit]:
         return self.commits_in(leaf.file)
 
+    def commit(self, leaf: IndexRow, at: int) -> Commit | None:
+        """The leaf's commit at a place, without those before and after it; None if there are fewer."""
+        return self._files.fetch_record(leaf.file, _commit_rows(), at)
+
     def commits_in(self, leaf: FileRef) -> list[Commit]:
         return self._files.fetch_records(leaf, _commit_rows())
 

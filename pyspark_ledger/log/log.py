@@ -60,6 +60,7 @@ from pyspark_ledger.metadata.wallclock import believable_ms
 
 logger = logging.getLogger(__name__)
 
+FRESH_S = 5.0  # how old what is known of the head may be when a file is staged under its gc epoch
 _NOTE = "a note that ZooKeeper was rolled back"
 _NAMESPACE_S = 10.0  # how long a change of the namespace's policy may take to be noticed
 _PRODUCER_BYTES = 100  # of one producer in a file, at most, for a name that anybody would choose
@@ -164,6 +165,12 @@ class Log:
         ledgers. Call it before reading the head from which the transaction is decided."""
         key = RetentionKey(self.topic.uuid)
         return Put(key, Marker(), self._read(key).version)
+
+    def admins_guard(self) -> Op:
+        """For a change of the head that only an admin may make, where the namespace has roles: a writer may write the
+        head too, but not this node."""
+        self.ensure_part("locks")
+        return Put(PartKey(self.topic.uuid, "locks"), Marker(), None)
 
     def refused(self, refusal: TransactionLost) -> None:
         """Called when a transaction was refused: some reasons say more than that somebody else was faster."""
@@ -407,9 +414,9 @@ class Log:
         if number < head.ledger_first_commit:
             index = self.index(view)
             for leaf in index.leaves(lambda row: row.first_commit, number):
-                commits = index.commits(leaf)
-                if number < leaf.first_commit + len(commits):
-                    return commits[max(0, number - leaf.first_commit)]
+                found = index.commit(leaf, max(0, number - leaf.first_commit))
+                if found is not None:
+                    return found
         at = max(0, number - head.ledger_first_commit)
         return view.open_commits[at] if at < len(view.open_commits) else None
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.limits import DEFAULT_LIMITS, Limits
+from pyspark_ledger.base.settings import NOTHING_GIVEN, Settings
 from pyspark_ledger.errors import Conflict, NotFound, Unavailable
 from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.log import root, topics
@@ -20,7 +21,7 @@ from pyspark_ledger.metadata.transactions import Transactions
 
 class OpenNamespace:
     """What every room above the log starts from. ``address`` is ZooKeeper's connect string, ``storage`` where the files
-    are, if that is known."""
+    are, if that is known; ``settings`` say how to get there."""
 
     def __init__(
         self,
@@ -28,10 +29,12 @@ class OpenNamespace:
         storage: str | Storage | None = None,
         *,
         address: str = "",
+        settings: Settings = NOTHING_GIVEN,
         limits: Limits = DEFAULT_LIMITS,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.metadata, self.address, self.limits, self.clock = metadata, address, limits, clock
+        self.settings = settings
         self._storage = storage if isinstance(storage, Storage) else None
         self._asked_storage = None if isinstance(storage, Storage) else storage or os.environ.get("LEDGER_STORAGE")
         self.sinks = Sinks(metadata, limits, clock)
@@ -42,7 +45,9 @@ class OpenNamespace:
         files were moved (``log.root``); who asks again after that gets the new place."""
         if self._storage is None or self._storage.is_left:
             asked = self._asked_storage if self._storage is None else None  # it was right when this was opened
-            self._storage = root.open_root(self.metadata, asked, self.clock, address=self.address)
+            self._storage = root.open_root(
+                self.metadata, asked, self.clock, address=self.address, settings=self.settings
+            )
         return self._storage
 
     def check_storage(self) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.errors import CorruptData, InvalidInput
@@ -23,6 +25,21 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 2.0  # how long a lost watch can go unnoticed
 WAIT_S = 0.005
+
+METADATA = "_metadata"
+METADATA_FIELD = pa.field(
+    METADATA,
+    pa.struct(
+        [
+            pa.field("position", pa.string(), False),
+            pa.field("publish_time", pa.timestamp("us", "UTC"), False),
+            ("producer", pa.string()),
+            ("sequence_id", pa.int64()),
+            ("token", pa.string()),
+        ]
+    ),
+    nullable=False,
+)
 
 # The last record of every key in [start, end); whether damaged entries that were given up are left out.
 StateSlices = Callable[[Log, View, Position, Position, bool], Iterable[Slice]]
@@ -122,16 +139,50 @@ class Reader:
                 self._last = piece, row
                 yield Record(*fields)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Iterates over the same records as Arrow record batches, which is much faster. They have the topic's columns,
-        without positions and the like.
+    def batches(self, metadata: bool = False) -> Iterator[pa.RecordBatch]:
+        """Iterates over the same records as Arrow record batches, which is much faster. They have the topic's columns;
+        with ``metadata`` also a column ``_metadata``: position, publish time, producer, sequence id and token.
 
         >>> pa.Table.from_batches(client.reader("orders", end="latest").batches()).num_rows
         3
         """
+        if metadata and METADATA in self._schema.names:
+            raise InvalidInput(
+                f"topic '{self._log.topic.name}' has a column '{METADATA}' of its own: read it without metadata, or "
+                "name the columns that you want"
+            )
         for piece, rows in self._rows():
             self._last = piece, rows.indexes[-1].as_py()
-            yield rows.batch
+            yield rows.batch if not metadata else rows.batch.append_column(METADATA_FIELD, metadata_of(rows))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the batches: the topic's columns as of when the reader was made, or those that were asked for."""
+        return self._schema
+
+    def to_arrow(self) -> pa.Table:
+        """What is left to read, as one table in memory. For more than fits there, take :meth:`batches`, or
+        ``pa.RecordBatchReader.from_stream(reader)``. The reader needs an end.
+
+        >>> client.reader("orders", end="latest", columns=["amount"]).to_arrow().column("amount").to_pylist()
+        [9.5, 20.0, 5.25]
+        """
+        self._check_ends()
+        return pa.Table.from_batches(self.batches(), self._schema)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """For whoever takes Arrow streams: ``polars.DataFrame(reader)``, ``duckdb.sql("from reader")``. Each stream
+        reads for itself from where the reader is, which stays there: who joins it with itself asks for two."""
+        self._check_ends()
+        mine = copy(self)
+        return pa.RecordBatchReader.from_batches(self._schema, mine.batches()).__arrow_c_stream__(requested_schema)
+
+    def _check_ends(self) -> None:
+        if self._end is None:
+            raise InvalidInput(
+                f"this reader of topic '{self._log.topic.name}' has no end, so nobody would ever have all of it: make "
+                "it with end='latest', or go over batches()"
+            )
 
     def _rows(self) -> Iterator[tuple[Slice, SliceRows]]:
         while not self._stopped:
@@ -193,3 +244,12 @@ def projection(schema: pa.Schema, columns: Sequence[str] | None, topic: str) -> 
                 f"topic '{topic}' has no column '{name}': {', '.join(schema.names)}", "LEDGER_COLUMN_NOT_FOUND"
             )
     return pa.schema([schema.field(name) for name in columns])
+
+
+def metadata_of(rows: SliceRows) -> pa.StructArray:
+    """Where records are and where they came from, as a column of :data:`METADATA_FIELD`."""
+    position = pc.binary_join_element_wise(*(part.cast(pa.string()) for part in rows.positions()), ":")
+    published = rows.publish_times().cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+    return pa.StructArray.from_arrays(
+        [position, published, *rows.ids(), rows.tokens()], fields=list(METADATA_FIELD.type)
+    )

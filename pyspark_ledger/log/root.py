@@ -25,6 +25,9 @@ from datetime import UTC, datetime
 from pyspark_ledger.base import names
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.base.limits import DEFAULT_LIMITS
+from pyspark_ledger.base.roots import tell
+from pyspark_ledger.base.settings import NOTHING_GIVEN, Settings
+from pyspark_ledger.base.uris import check_no_keys, shown
 from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput, LedgerError, NotFound, Unavailable
 from pyspark_ledger.files.storage import BEING_MOVED, Storage, normalise_uri, open_storage
 from pyspark_ledger.metadata.port import HeadKey, Metadata, NamespaceKey, TopicKey, TopicsKey
@@ -35,18 +38,29 @@ _ADDRESS = "zookeeper"  # in a marker file
 _MARKER_BYTES = 100_000  # at most
 
 
-def open_root(metadata: Metadata, asked: str | None, clock: Clock = SYSTEM_CLOCK, *, address: str = "") -> Storage:
+def open_root(
+    metadata: Metadata,
+    asked: str | None,
+    clock: Clock = SYSTEM_CLOCK,
+    *,
+    address: str = "",
+    settings: Settings = NOTHING_GIVEN,
+) -> Storage:
     """The namespace's storage, which knows its marker file. The first user says where it is, and that is recorded for
-    later ones. ``address`` is ZooKeeper's connect string."""
+    later ones. ``address`` is ZooKeeper's connect string, ``settings`` say how to get into the storage."""
     wanted = normalise_uri(asked) if asked else None
     found = find(metadata, NamespaceKey())
+    if wanted is not None and (found is None or wanted != found.record.storage):  # an old one may have keys in it
+        check_no_keys(wanted)
+    if place := wanted or (found and found.record.storage):
+        tell(settings, place)
     record = _new_namespace(metadata, wanted, clock, address) if found is None else found.record
     check_complete(record)
     if wanted is not None and wanted != record.storage:
         was_moved = wanted == record.moved_from
         raise InvalidInput(
-            f"option 'storage' (or LEDGER_STORAGE) is {wanted}, but this ZooKeeper namespace keeps its files in "
-            f"{record.storage}: "
+            f"option 'storage' (or LEDGER_STORAGE) is {shown(wanted)}, but this ZooKeeper namespace keeps its files in "
+            f"{shown(record.storage)}: "
             + ("they were moved there: " if was_moved else "")
             + "leave the option out, or give "
             + ("it the new place" if was_moved else "the ZooKeeper address another chroot"),
@@ -94,9 +108,10 @@ def refusal(metadata: Metadata, storage: Storage, topic: str) -> LedgerError:
     found = metadata.read(NamespaceKey())
     if found is not None and (found.record.moving is not None or found.record.moves != storage.moves):
         return _refusal(found.record, storage)
+    where = shown(storage.uri)
     return Conflict(
         f"topic '{topic}' was made or restored under another storage root than the namespace has now: if its files are "
-        f"in {storage.uri}, 'pyspark-ledger namespace set-storage {storage.uri} --yes' brings the two together",
+        f"in {where}, 'pyspark-ledger namespace set-storage {where} --yes' brings the two together",
         "LEDGER_STORAGE_MOVED",
     )
 
@@ -112,8 +127,8 @@ def _refusal(record: Namespace, storage: Storage) -> LedgerError:
         )
     storage.is_left = True
     return Conflict(
-        f"the storage of this namespace was moved to {record.storage}, and this process still has {storage.uri} open: "
-        "open the topic again, with a new producer, reader or query. Nothing is lost",
+        f"the storage of this namespace was moved to {shown(record.storage)}, and this process still has "
+        f"{shown(storage.uri)} open: open the topic again, with a new producer, reader or query. Nothing is lost",
         "LEDGER_STORAGE_MOVED",
     )
 
@@ -190,7 +205,7 @@ def _lost(storage: Storage, marker: str, address: str) -> DataLoss:
         f"ZooKeeper at {names.zookeeper_place(address)} has no namespace, but {storage.where(marker)} shows that it "
         "had one, with its files in this storage: it has lost its data. Nothing was made, or the files of the lost "
         "namespace would be out of reach. Restore ZooKeeper's data, or make the namespace again from storage with "
-        f"'pyspark-ledger namespace rebuild --storage {storage.uri.partition('?')[0]}'. For a new beginning give the "
+        f"'pyspark-ledger namespace rebuild --storage {storage.where('')}'. For a new beginning give the "
         "ZooKeeper address another chroot, or choose another storage root",
         "LEDGER_NAMESPACE_LOST",
     )

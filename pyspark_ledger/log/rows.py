@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from pyspark_ledger.base import compute as pc
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.base.token_prefix import TokenPrefix, first_number
 from pyspark_ledger.files import mask
@@ -243,6 +244,15 @@ def read_slice(
 ) -> Iterator[SliceRows]:
     """The records of a slice in a schema, verified as they are read; masked rows are left out."""
     yield from SliceReader(storage, uuid, piece).rows(schema, with_ids=with_ids)
+
+
+def read_slices(
+    storage: Storage, uuid: str, pieces: Iterable[Slice], schema: pa.Schema, *, with_ids: bool = False
+) -> Iterator[SliceRows]:
+    """The same of several, one after the other; the files of some are opened before they are needed, if the storage is
+    far away."""
+    for reader in storage.ahead(partial(SliceReader, storage, uuid, piece) for piece in pieces):
+        yield from reader.rows(schema, with_ids=with_ids)
 
 
 class SliceReader:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pyspark_ledger.base.clock import Clock
 from pyspark_ledger.base.limits import Limits
-from pyspark_ledger.base.names import spark_producer
+from pyspark_ledger.base.names import forget_command, spark_producer
 from pyspark_ledger.errors import Conflict, LedgerError, NotFound, OutcomeUnknown
 from pyspark_ledger.metadata.port import (
     Check,
@@ -203,7 +203,7 @@ class Sinks:
 def _another(query: str, name: str, was: str, now: str) -> LedgerError:
     way_on = (
         "Start the query with a new checkpoint. Or let it go on where it is, without what it has written before: "
-        f"client.forget_producer('{name}', '{spark_producer(query)}'), or 'pyspark-ledger producers forget'"
+        f"'{forget_command(name, spark_producer(query))}'"
     )
     if not now:
         return NotFound(

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from pyspark_ledger.base import compute as pc
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.files import mask
 from pyspark_ledger.metadata.records import FileRef

@@ -147,7 +147,7 @@ def write_file(storage: Storage, path: str, file: NodeFile, written_ms: int, clo
 
 def read(storage: Storage, found: Listed) -> LogSnapshot:
     where = storage.where(found.path)
-    file = NodeFile.from_bytes(storage.read(found.path, 0, storage.size(found.path)).to_pybytes(), where)
+    file = NodeFile.from_bytes(storage.read_whole(found.path).to_pybytes(), where)
     return from_records(exporting.load(file.nodes, where), found.written_ms, where)
 
 

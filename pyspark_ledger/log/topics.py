@@ -53,10 +53,11 @@ from pyspark_ledger.metadata.records import (
     Schema,
     Topic,
 )
+from pyspark_ledger.metadata.roles import parts_of
 from pyspark_ledger.metadata.transactions import Transactions, find
 from pyspark_ledger.metadata.wallclock import believable_ms
 
-_HOW_TO_MAKE = "a first write through Spark makes it, client.create_topic(), or 'pyspark-ledger topics create'"
+_HOW_TO_MAKE = "a first write through Spark makes it, or 'pyspark-ledger topics create'"
 
 
 def create_topic(
@@ -118,6 +119,7 @@ def _creation(metadata: Metadata, topic: Topic, schema: Schema, storage: Storage
     return [
         Create(TopicKey(topic.name), topic),
         *nodes_of(head, Policies(), DedupSnapshot(0, EARLIEST)),
+        *(parts_of(topic.uuid) if namespace is not None and namespace.record.roles else ()),
         Create(SchemaKey(topic.uuid, 0), schema),
         *([] if namespace is None else [Check(NamespaceKey(), namespace.version)]),
         *([] if mark is None else [Delete(DeletedKey(topic.name))]),

@@ -70,6 +70,7 @@ class Ephemeral(Generic[R]):
         self._key, self._record, self._what, self._guard = key, record, what, guard
         self._keeping: Chore | None = None
         self._leaving = False
+        self._login = 0  # which one of ours the node was made with
         self._may_arrive = False  # a create was sent, and its answer never came: it may arrive after we have left
         self._lock = threading.RLock()  # the background thread uses this object too
 
@@ -90,6 +91,7 @@ class Ephemeral(Generic[R]):
         return [] if found is None else [Delete(cast(AnyKey, self._key))]
 
     def _create(self) -> Create:
+        self._login = self._metadata.logins
         return Create(cast(AnyKey, self._key), cast(NodeRecord, self._record), ephemeral=True)
 
     # -- by itself ---------------------------------------------------------------------------------------------
@@ -210,7 +212,8 @@ class Ephemeral(Generic[R]):
             if self._keeping is None:
                 return None
             found = self._metadata.read(self._key, self._hint)
-            if found is not None and found.own and self._is_ours(found.record):
+            is_there = found is not None and found.own and self._is_ours(found.record)
+            if is_there and self._login in (0, self._metadata.logins):
                 return self._metadata.session_timeout_s
             if not self.recreate(found):
                 if not self._leaving:
@@ -234,7 +237,8 @@ class Ephemeral(Generic[R]):
             ops.append(Delete(cast(AnyKey, self._key)))
         try:
             self._metadata.transact([*ops, self._create()])
-            logger.info("%s: recreated, after a lost session", self._what)
+            why = "with a new login" if found is not None and found.own else "after a lost session"
+            logger.info("%s: recreated, %s", self._what, why)
         except TransactionLost:
             self._metadata.sync()  # something has changed meanwhile: the next look shows what
         return True

@@ -411,6 +411,12 @@ class Metadata(Protocol):
         rollback has ended since: its version is the same as that of another record."""
         ...
 
+    @property
+    def logins(self) -> int:
+        """How many logins this client has shown, one after another. A node that was made with an earlier one seems to
+        be in use by somebody who has only that."""
+        ...
+
     def now_ms(self, *, exact: bool = False) -> int:
         """The store's clock, which is the same for all clients. It is asked now and then; in between its time is
         reckoned from this process's monotonic clock. ``exact``: it is asked now."""

@@ -9,6 +9,7 @@ import builtins
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from pyspark_ledger.base.limits import MOST_OPEN_COMMITS, MOST_SCHEMAS
 from pyspark_ledger.base.position import EARLIEST, Position
 
 
@@ -232,6 +233,14 @@ class Head:
     def end(self) -> Position:
         return Position(self.ledger, self.next_entry, 0)
 
+    def check(self) -> None:
+        """ValueError if whoever reads what it counts would need more memory than any topic's takes."""
+        if self.next_commit - self.ledger_first_commit > MOST_OPEN_COMMITS:
+            open_commits = self.next_commit - self.ledger_first_commit
+            raise ValueError(f"the open ledger has {open_commits} commits, and none has more than {MOST_OPEN_COMMITS}")
+        if self.schema_id >= MOST_SCHEMAS:
+            raise ValueError(f"the topic has had {self.schema_id} schemas, and none has more than {MOST_SCHEMAS}")
+
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
@@ -358,6 +367,8 @@ class Request:
     moves: int = 0  # of the storage root in which its files are
     alone: bool = False  # only its writer can judge it: ids or tokens to compare, a new schema, much of it
     lowest: int | None = None  # the lowest id of its records, which are of one producer, if they bring ids
+    rows: bytes = b""  # its records, if no file has them yet: whoever commits them writes it; see files/loose.py
+    columns: tuple[str, ...] = ()  # which these have
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,6 +464,25 @@ class Moving:
 
 
 @dataclass(frozen=True, slots=True)
+class Grant:
+    """A role that somebody has in the namespace, by ZooKeeper's name for who that is.
+
+    Attributes:
+        role: ``admin``, ``writer`` or ``reader``.
+        scheme: how ZooKeeper knows them: ``digest``, ``sasl`` or ``x509``.
+        id: who they are in that scheme; for ``digest`` the user and a hash of the password.
+        since_ms: when it was given, in milliseconds since 1970.
+        leaving: another identity takes over from this one, which goes when that is finished.
+    """
+
+    role: str
+    scheme: str
+    id: str
+    since_ms: int
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Namespace:
     """Where the files are."""
 
@@ -466,6 +496,7 @@ class Namespace:
     moving: Moving | None = None
     moved_from: str = ""  # the root before this one
     rebuilding: bytes = b""  # it is being made from what storage has of the namespace with this id; nobody uses it yet
+    roles: tuple[Grant, ...] = ()  # who may do what; empty: whoever may open it may do everything
 
 
 @dataclass(frozen=True, slots=True)

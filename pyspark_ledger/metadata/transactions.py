@@ -21,7 +21,15 @@ from typing import Any, Generic, Protocol, cast
 
 from pyspark_ledger.base.clock import Clock, Deadline
 from pyspark_ledger.base.limits import Limits
-from pyspark_ledger.errors import Conflict, CorruptData, DataLoss, LedgerError, OutcomeUnknown, Unavailable
+from pyspark_ledger.errors import (
+    Conflict,
+    CorruptData,
+    DataLoss,
+    LedgerError,
+    NotAllowed,
+    OutcomeUnknown,
+    Unavailable,
+)
 from pyspark_ledger.metadata.port import AnyKey, Create, Key, Metadata, Op, Put, R, TransactionLost, Versioned
 from pyspark_ledger.metadata.records import NodeRecord
 
@@ -129,6 +137,10 @@ class Transactions:
             if attempt.in_doubt:
                 raise _unknown(what, "ZooKeeper does not answer any more") from error
             raise
+        except NotAllowed as error:
+            if attempt.in_doubt:
+                raise _unknown(what, "it was sent, and is not allowed any more") from error
+            raise
         raise Conflict(f"{what}: others change it all the time; try again")
 
     def remembering(self, record: R, operation: bytes) -> R:
@@ -168,6 +180,7 @@ class Transactions:
         unknown = False
         while True:
             refused = False
+            denied: NotAllowed | None = None
             try:
                 self._metadata.transact(ops)
                 return True
@@ -179,10 +192,16 @@ class Transactions:
             except OutcomeUnknown as error:
                 unknown = True
                 logger.info("%s: outcome unknown, resolving: %s", what, error)
+            except NotAllowed as error:
+                if not unknown:
+                    raise
+                denied = error  # but it was allowed when it was sent before, and may have been applied then
             except Unavailable:
                 if not unknown:
                     raise
             outcome = self._found_out(look, what, deadline)
+            if denied is not None and not outcome:
+                raise denied
             if outcome is not None:
                 return outcome
             if refused:
@@ -198,6 +217,8 @@ class Transactions:
                 if deadline.passed:
                     raise _unknown(what, "it was sent, and ZooKeeper does not answer any more") from None
                 self._clock.sleep(self._clock.jitter(0.2))
+            except NotAllowed:
+                raise _unknown(what, "it was sent, and whoever sent it may not even read any more") from None
             except CorruptData as error:  # an index file, perhaps: the damage says nothing of this transaction
                 raise _unknown(what, f"it was sent, and what became of it cannot be read: {error.message}") from None
 

@@ -120,3 +120,10 @@ MAINTENANCE = {
     ),
     "ledger_maintenance_done_total": Family("What an action did, by what is counted.", ("action", "what")),
 }
+# What a process with producers tells of them, in a registry of its own.
+WRITERS = {
+    "ledger_writer_turns_total": Family("Commits of this process that were made in turn, while others waited."),
+    "ledger_writer_combined_total": Family("Commits of others that were taken along with these."),
+    "ledger_writer_waits_total": Family("Appends of this process that have waited for their turn."),
+    "ledger_writer_waited_seconds_total": Family("How long these have waited, together."),
+}

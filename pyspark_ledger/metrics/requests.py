@@ -44,6 +44,10 @@ class TimedMetadata(Metadata):
     def connections(self) -> int:
         return self._metadata.connections
 
+    @property
+    def logins(self) -> int:
+        return self._metadata.logins
+
     def now_ms(self, *, exact: bool = False) -> int:
         return self._metadata.now_ms(exact=exact)
 

@@ -15,7 +15,6 @@ from pyspark_ledger.append.claim import BatchClaim
 from pyspark_ledger.append.pooled_tokens import Consumption
 from pyspark_ledger.append.prepared import STAGED_TOO_LONG_AGO
 from pyspark_ledger.append.record_check import RecordCheck
-from pyspark_ledger.append.sender import FRESH_S
 from pyspark_ledger.append.several import Beside, Part, Together, check_number
 from pyspark_ledger.base.forks import OneProcess
 from pyspark_ledger.base.position import Position
@@ -27,7 +26,7 @@ from pyspark_ledger.errors import Conflict, InvalidInput, NotFound
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import stage_entry
 from pyspark_ledger.log import folders
-from pyspark_ledger.log.log import Log
+from pyspark_ledger.log.log import FRESH_S, Log
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.log.sinks import job_key
 from pyspark_ledger.tokens.tokens import Tokens, claims_of, spender_of
@@ -240,7 +239,7 @@ class Transaction:
         self._check_open()
         if self._together is not None:
             raise InvalidInput(
-                "this transaction was tried already: commit() it again, or make another one", "LEDGER_CLOSED"
+                "this transaction was tried already: commit it again, or make another one", "LEDGER_CLOSED"
             )
 
     def __enter__(self) -> Transaction:

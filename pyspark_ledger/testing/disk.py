@@ -208,15 +208,17 @@ class MemoryStorage(Storage):
     def mounted(self) -> Iterator[None]:
         """Meanwhile ``open_storage`` gives this storage for its uri, also to the tasks of a job, which do not look for
         the marker."""
-        keys = {(os.getpid(), self.uri, marker, self.moves) for marker in (self.marker, "")}
+        keys = {(os.getpid(), self.uri, marker, self.moves, None) for marker in (self.marker, "")}
         before = {key: storages._opened[key] for key in keys if key in storages._opened}
-        storages._opened.update(dict.fromkeys(keys, self))
+        for key in keys:
+            storages._opened[key] = self
         try:
             yield
         finally:
             for key in keys:
                 del storages._opened[key]
-            storages._opened.update(before)
+            for key, opened in before.items():
+                storages._opened[key] = opened
 
     def _begin(self, call: str) -> StorageFault | None:
         """Before every operation. Returns how it is to fail."""

@@ -424,6 +424,10 @@ class MemoryMetadata(Metadata):
     def connections(self) -> int:
         return self._connections
 
+    @property
+    def logins(self) -> int:
+        return 1
+
     def now_ms(self, *, exact: bool = False) -> int:
         return self._server.clock.now_ms()
 

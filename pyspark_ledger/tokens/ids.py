@@ -14,9 +14,9 @@ import re
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pat
 
+from pyspark_ledger.base import compute as pc
 from pyspark_ledger.base.token_prefix import TokenPrefix, first_number, prefix_of_numbers
 from pyspark_ledger.errors import InvalidInput
 
@@ -125,7 +125,7 @@ class TokenRuns:
             if TokenPrefix.parse(prefix) is None or not _INDEX.fullmatch(index):
                 return InvalidInput(
                     f"{self._where}: row {row} (of its task, from 0) has '{token}', which is not a token: take it from "
-                    "_metadata.token of a topic written with mintTokens, or from client.tokens(topic).mint()",
+                    "_metadata.token of a topic written with mintTokens, or mint one for it",
                     "LEDGER_INVALID_TOKEN",
                 )
         raise AssertionError("every token is well formed")

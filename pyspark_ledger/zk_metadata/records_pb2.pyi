@@ -434,20 +434,24 @@ class Pin(_message.Message):
     def __init__(self, format: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("format", "commit", "since", "moves", "alone", "lowest")
+    __slots__ = ("format", "commit", "since", "moves", "alone", "lowest", "rows", "columns")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     MOVES_FIELD_NUMBER: _ClassVar[int]
     ALONE_FIELD_NUMBER: _ClassVar[int]
     LOWEST_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     format: int
     commit: Commit
     since: int
     moves: int
     alone: bool
     lowest: int
-    def __init__(self, format: _Optional[int] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., since: _Optional[int] = ..., moves: _Optional[int] = ..., alone: bool = ..., lowest: _Optional[int] = ...) -> None: ...
+    rows: bytes
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, format: _Optional[int] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., since: _Optional[int] = ..., moves: _Optional[int] = ..., alone: bool = ..., lowest: _Optional[int] = ..., rows: _Optional[bytes] = ..., columns: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Answers(_message.Message):
     __slots__ = ("format", "packed", "gc_epoch")
@@ -560,7 +564,7 @@ class Moving(_message.Message):
     def __init__(self, to: _Optional[str] = ..., since_ms: _Optional[int] = ..., by: _Optional[str] = ...) -> None: ...
 
 class Namespace(_message.Message):
-    __slots__ = ("format", "storage", "created_ms", "no_deduplication", "id", "marked", "upgrading", "moves", "moving", "moved_from", "rebuilding")
+    __slots__ = ("format", "storage", "created_ms", "no_deduplication", "id", "marked", "upgrading", "moves", "moving", "moved_from", "rebuilding", "roles")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     STORAGE_FIELD_NUMBER: _ClassVar[int]
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
@@ -572,6 +576,7 @@ class Namespace(_message.Message):
     MOVING_FIELD_NUMBER: _ClassVar[int]
     MOVED_FROM_FIELD_NUMBER: _ClassVar[int]
     REBUILDING_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
     format: int
     storage: str
     created_ms: int
@@ -583,7 +588,22 @@ class Namespace(_message.Message):
     moving: Moving
     moved_from: str
     rebuilding: bytes
-    def __init__(self, format: _Optional[int] = ..., storage: _Optional[str] = ..., created_ms: _Optional[int] = ..., no_deduplication: bool = ..., id: _Optional[bytes] = ..., marked: bool = ..., upgrading: bool = ..., moves: _Optional[int] = ..., moving: _Optional[_Union[Moving, _Mapping]] = ..., moved_from: _Optional[str] = ..., rebuilding: _Optional[bytes] = ...) -> None: ...
+    roles: _containers.RepeatedCompositeFieldContainer[Grant]
+    def __init__(self, format: _Optional[int] = ..., storage: _Optional[str] = ..., created_ms: _Optional[int] = ..., no_deduplication: bool = ..., id: _Optional[bytes] = ..., marked: bool = ..., upgrading: bool = ..., moves: _Optional[int] = ..., moving: _Optional[_Union[Moving, _Mapping]] = ..., moved_from: _Optional[str] = ..., rebuilding: _Optional[bytes] = ..., roles: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ...) -> None: ...
+
+class Grant(_message.Message):
+    __slots__ = ("role", "scheme", "id", "since_ms", "leaving")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    SCHEME_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    scheme: str
+    id: str
+    since_ms: int
+    leaving: bool
+    def __init__(self, role: _Optional[str] = ..., scheme: _Optional[str] = ..., id: _Optional[str] = ..., since_ms: _Optional[int] = ..., leaving: bool = ...) -> None: ...
 
 class Deleted(_message.Message):
     __slots__ = ("format", "uuid", "deleted_ms")

@@ -13,17 +13,23 @@ import logging
 import os
 import socket
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.hosts import collect_hosts
-from kazoo.protocol.serialization import Auth, Connect
+from kazoo.protocol.connection import _CONNECTION_DROP
+from kazoo.protocol.serialization import SASL, Auth, Connect
 from kazoo.protocol.states import KeeperState
 from kazoo.security import CREATOR_ALL_ACL
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Deadline
-from pyspark_ledger.errors import InvalidInput, Unavailable
+from pyspark_ledger.base.login import Login
+from pyspark_ledger.base.settings import Settings
+from pyspark_ledger.errors import InvalidInput, LedgerError
+from pyspark_ledger.zk_metadata.logging_in import LoginHandler, auth_data, check_sasl, not_let_in, sasl_options
+from pyspark_ledger.zk_metadata.tls import context_of
+from pyspark_ledger.zk_metadata.trouble import LOOK_EVERY_S, Trouble
 
 logger = logging.getLogger(__name__)
 
@@ -39,22 +45,23 @@ class _NoSecrets(logging.Filter):
 
 
 def _is_secret(shown: object) -> bool:
-    return isinstance(shown, Auth | Connect)
+    return isinstance(shown, Auth | Connect | SASL)
 
 
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_logger.addFilter(_NoSecrets())
 
+# How often a process looks whether its profile has got another login.
+_LOGIN_SEEN_S = 5.0
+
 # A server that comes back is noticed within this time; kazoo's own default is a minute.
 _RECONNECT_MAX_S = 2.0
 
-# An address that has never answered this process, and where every server refuses connections for so long, is given up:
-# it is most likely wrong. One that has answered before is being restarted, and gets all the time that the caller has.
-_REFUSED_S = 3.0
-_LOOK_EVERY_S = 0.5
-_answered: set[str] = (
-    set()
-)  # the servers of every address that has answered this process, or the one it was forked from
+# An address that has never answered this process is given up early: it is most likely wrong. One that has answered
+# before is being restarted, and gets all the time that the caller has.
+# The servers of every address that has answered this process, or the one it was forked from; and as whom.
+_answered: set[str] = set()
+_let_in: set[tuple[str, Settings]] = set()
 
 # Servers that do not answer: since when, and what had the connection, with how many sessions lost by then. Not kept by
 # the connection, because one of Spark's processes may take a new one for its next batch.
@@ -66,7 +73,7 @@ class Address:
     """Which servers, and as whom. The chroot is not part of it: namespaces share a client."""
 
     servers: str
-    password: str | None = field(default=None, repr=False)  # "user:password", scheme digest
+    who: Settings  # whose login is looked up anew whenever a connection is made
     session_timeout_s: float = 10.0
 
 
@@ -99,40 +106,35 @@ def is_listening(connect_string: str, timeout_s: float = 3.0) -> bool:
     return False
 
 
-def _all_refuse(servers: str) -> bool:
-    """Whether nothing listens at any of the servers, or they are no hosts at all. A host that only takes its time does
-    not refuse."""
-    for server in collect_hosts(servers)[0]:
-        try:
-            socket.create_connection(server, _LOOK_EVERY_S).close()
-            return False
-        except ConnectionRefusedError:
-            continue
-        except socket.gaierror as error:
-            if error.errno != socket.EAI_NONAME:
-                return False
-        except OSError:
-            return False
-    return True
-
-
 class Connection:
     """A client that was started, and what is known about its sessions."""
 
     def __init__(self, address: Address, lost: int = 0) -> None:
+        self._address = address
+        self.login = login = address.who.login()  # as it was last used
+        if login.tls is not None:
+            context_of(login.tls)  # what is wrong with files is told at once
+        check_sasl(login.sasl)
+        self.logins = 1  # that were shown to ZooKeeper so far, one after another
+        self._login_lock = threading.Lock()
+        self._login_seen_at = SYSTEM_CLOCK.monotonic()
         self.users: set[Lease] = set()
         self.connected = 0  # how often
         self.lost = lost  # sessions lost so far: a new one may be served by a follower that lags
         self.synced = lost
         self.dead = False
-        self._refused_since: float | None = None
+        self.refused = False  # the login, by a server
+        self.trouble = Trouble(address.servers)
         self._servers = address.servers
         self.client: Any = KazooClient(
             hosts=address.servers,
             timeout=address.session_timeout_s,
-            auth_data=[("digest", address.password)] if address.password else None,
-            default_acl=CREATOR_ALL_ACL if address.password else None,
+            auth_data=auth_data(login),
+            sasl_options=sasl_options(login),
+            default_acl=CREATOR_ALL_ACL if login.owns else None,
+            use_ssl=login.tls is not None,  # for its log: the handler encrypts
             logger=_kazoo_logger,
+            handler=LoginHandler(self._renewed_login),
             connection_retry={"max_tries": -1, "max_delay": _RECONNECT_MAX_S},
         )
         self.client.add_listener(self._state_changed)
@@ -141,14 +143,48 @@ class Connection:
     def wait(self, seconds: float) -> bool:
         return self._live.wait(seconds)
 
-    def refused_for_too_long(self) -> bool:
-        """Looks, and remembers since when."""
-        if not _all_refuse(self._servers):
-            self._refused_since = None
-            return False
-        now = SYSTEM_CLOCK.monotonic()
-        self._refused_since = self._refused_since or now
-        return now - self._refused_since >= _REFUSED_S
+    def _renewed_login(self) -> Login:
+        """For a connection that is being made, on kazoo's thread: what a profile has got meanwhile counts from there
+        on."""
+        try:
+            login = self._address.who.login()
+        except LedgerError as error:  # somebody writes the file at this moment, say
+            logger.warning("the login for ZooKeeper at %s stays as it was: %s", self._servers, error)
+            return self.login
+        if login != self.login:
+            self.client.auth_data = set(auth_data(login) or ())
+            self.client._connection.sasl_options = sasl_options(login)
+            self._use(login)
+        return login
+
+    def _use(self, login: Login) -> None:
+        logger.info("the login for ZooKeeper at %s has changed: %s", self._servers, login.who)
+        self.login = login
+        self.logins += 1
+
+    def look_for_login(self) -> None:
+        """Now and then, where a profile may have got another one: :meth:`take_up_login`."""
+        if SYSTEM_CLOCK.monotonic() - self._login_seen_at > _LOGIN_SEEN_S:
+            self.take_up_login()
+
+    def take_up_login(self) -> bool:
+        """Shows ZooKeeper the login that the profile has got meanwhile; False if it has got none. A user of the digest
+        scheme then counts beside the former one. With any other login the connection is made anew; the session stays.
+        Requests that come after this are judged by the new login."""
+        with self._login_lock:
+            self._login_seen_at = SYSTEM_CLOCK.monotonic()
+            before = self.login
+            with contextlib.suppress(LedgerError):  # somebody writes the file at this moment, say
+                login = self._address.who.login()
+                if login == before:
+                    return False
+                if login.digest and (login.tls, login.sasl) == (before.tls, before.sasl):
+                    self.client.add_auth_async("digest", login.digest)
+                    self._use(login)
+                else:
+                    self.client._call(_CONNECTION_DROP, self.client.handler.async_result())
+                return True
+        return False
 
     @property
     def stale(self) -> bool:
@@ -171,12 +207,14 @@ class Connection:
         if state == KazooState.CONNECTED:
             self.connected += 1
             _answered.add(self._servers)
+            _let_in.add((self._servers, self._address.who))
             self._tell_back()
         if state == KazooState.SUSPENDED:
             self._tell_away()
         if state == KazooState.LOST:
             self.lost += 1
-            self.dead = self.client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
+            self.refused = self.client.client_state == KeeperState.AUTH_FAILED
+            self.dead = self.refused or self.client.client_state == KeeperState.CLOSED
 
     def _tell_away(self) -> None:
         if self._servers not in _away:
@@ -205,32 +243,35 @@ class Lease:
     def connection(self, deadline: Deadline) -> Connection:
         """Connected at this moment, or Unavailable when the deadline passes: then nothing was sent."""
         connection = self._share()
-        patient = self._answered or self.address.servers in _answered
-        while not connection.wait(deadline.remaining if patient else min(_LOOK_EVERY_S, deadline.remaining)):
+        while not connection.wait(min(LOOK_EVERY_S, deadline.remaining)):
+            if connection.refused:
+                raise not_let_in(self.address.servers, connection.login)
             if deadline.passed:
-                raise Unavailable(self._why_no_answer(connection))
-            if not patient and connection.refused_for_too_long():
-                raise Unavailable(
-                    f"nothing listens at {self.address.servers}: is ZooKeeper running there, and is the option "
-                    "zookeeper right?"
-                )
+                raise connection.trouble.at_last(connection.login.tls, connected=bool(connection.connected))
+            if not self._answered and (self.address.servers, self.address.who) not in _let_in:
+                connection.trouble.look(connection.login.tls, is_known=self.address.servers in _answered)
+            if connection.dead:
+                connection = self._share()
+        connection.look_for_login()
         return connection
-
-    def _why_no_answer(self, connection: Connection) -> str:
-        servers = self.address.servers
-        if connection.connected and not _all_refuse(servers):
-            return (
-                f"ZooKeeper at {servers} takes connections, and ends them without an answer: it is starting, its "
-                "servers cannot agree, or it was rolled back to a state that is older than what this process has seen. "
-                "Then it lets this process in only when it has caught up, or when the process is started anew"
-            )
-        return f"ZooKeeper at {servers} does not answer: is it running, and is the option zookeeper right?"
 
     @property
     def is_connected(self) -> bool:
         with _registry.lock:
             found = _registry.find(self)
         return found is not None and bool(found.client.connected)
+
+    @property
+    def login(self) -> Login:
+        """As whom the process was last connected."""
+        with _registry.lock:
+            found = _registry.find(self)
+        return found.login if found is not None else self.address.who.login()
+
+    @property
+    def logins(self) -> int:
+        """How many logins the process has shown so far."""
+        return self._share().logins
 
     @property
     def connections(self) -> int:
@@ -256,6 +297,7 @@ def _replacement(dead: Connection, address: Address) -> Connection:
     dead.stop()
     successor = Connection(address, lost=dead.lost)
     successor.users, successor.synced, successor.connected = dead.users, -1, dead.connected
+    successor.logins += dead.logins
     return successor
 
 

@@ -30,7 +30,9 @@ from kazoo.protocol import serialization as protocol
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Permissions
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock, Deadline
-from pyspark_ledger.errors import InvalidInput, OutcomeUnknown, Unavailable
+from pyspark_ledger.base.settings import Settings
+from pyspark_ledger.errors import CorruptData, InvalidInput, LedgerError, NotAllowed, OutcomeUnknown, Unavailable
+from pyspark_ledger.metadata import roles
 from pyspark_ledger.metadata.chores import Chores
 from pyspark_ledger.metadata.port import (
     AnyKey,
@@ -39,20 +41,26 @@ from pyspark_ledger.metadata.port import (
     Delete,
     Key,
     Metadata,
+    NamespaceKey,
     Op,
     Put,
     R,
     TransactionLost,
     Versioned,
 )
+from pyspark_ledger.metadata.records import Grant, Namespace
+from pyspark_ledger.metadata.roles import Right
 from pyspark_ledger.zk_metadata import codec, paths
+from pyspark_ledger.zk_metadata.access import AccessLists, Identity, KnownRoles, kind_at, who_we_are
+from pyspark_ledger.zk_metadata.logging_in import not_let_in
 from pyspark_ledger.zk_metadata.multiread import Node, get_children_many, get_many
 from pyspark_ledger.zk_metadata.raw import NodeAt
+from pyspark_ledger.zk_metadata.refusals import not_allowed
 from pyspark_ledger.zk_metadata.session import Address, Connection, Lease, split_connect_string
 
 # ZooKeeper closes the connection without an answer if a request has 1,048,575 bytes or more.
 MAX_TRANSACTION_BYTES = 900_000
-_OP_OVERHEAD_BYTES = 64  # header, lengths, access list
+_OP_OVERHEAD_BYTES = 64  # header, lengths, an access list without roles
 
 _READ_WINDOW = 200
 _RETRY_PAUSE_S = 0.05
@@ -70,35 +78,32 @@ T = TypeVar("T")
 
 
 class ZooKeeperMetadata(Metadata):
-    """A namespace in ZooKeeper, given by a connect string such as ``host:2181,host:2181/prod/ledger``.
+    """A namespace in ZooKeeper, given by settings or by a connect string such as ``host:2181,host:2181/prod/ledger``.
 
     ``timeout_s`` limits every call. ``answered`` says that the address has answered another process, so that it gets
-    all that time also when nothing listens there at first. With a ``password`` (``user:password``, scheme digest) what
-    is created belongs to that user alone. An instance may be used from several threads and after a fork; it can't be
+    all that time also when nothing listens there at first. With a login what is created belongs to that user
+    alone. An instance may be used from several threads and after a fork; it can't be
     pickled.
     """
 
     def __init__(
         self,
-        hosts: str,
+        where: Settings | str,
         *,
         timeout_s: float = 30.0,
         session_timeout_s: float = 10.0,
-        password: str | None = None,
         answered: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        servers, self._root = split_connect_string(hosts)
-        if password is not None and ":" not in password:
-            raise InvalidInput(
-                "option zookeeper.password: the password for ZooKeeper is no user:password", "LEDGER_INVALID_OPTION"
-            )
+        settings = Settings.of({"zookeeper": where}) if isinstance(where, str) else where
+        servers, self._root = split_connect_string(settings.zookeeper)
+        login = settings.login()
         self._timeout_s = timeout_s
         self._clock = clock
-        self._acl = CREATOR_ALL_ACL if password else OPEN_ACL_UNSAFE
+        self._roles = KnownRoles(CREATOR_ALL_ACL if login.owns else OPEN_ACL_UNSAFE)
         self._has_containers = False
         self._asked_time: tuple[int, float] | None = None  # ZooKeeper's, and by the monotonic clock when that was
-        self._lease = Lease(Address(servers, password, session_timeout_s), answered)
+        self._lease = Lease(Address(servers, settings.who(), session_timeout_s), answered)
         self._chores = Chores(clock, background=True)
         try:
             self._lease.connection(self._deadline())
@@ -125,11 +130,18 @@ class ZooKeeperMetadata(Metadata):
 
     def read(self, key: Key[R], on_change: Callable[[], None] | None = None) -> Versioned[R] | None:
         path = self._path(key)
+        looks_at_roles, begun = on_change is None and isinstance(key, NamespaceKey), 0
+        if looks_at_roles:
+            on_change = self._roles.hint
+            begun = self._roles.begin()
         watch = None if on_change is None else _Watch(on_change)
-        found, session = self._retry(
-            path, lambda client, deadline: (_get(client, path, watch, deadline), client.client_id)
+        found, client, session = self._retry(
+            path, lambda client, deadline: (_get(client, path, watch, deadline), client, client.client_id)
         )
-        return _decode(key, path, found, session)
+        record = _decode(key, path, found, session)
+        if looks_at_roles:
+            self._roles.saw(client, cast("Versioned[Namespace] | None", record), begun)
+        return record
 
     def read_many(self, keys: Sequence[Key[R]]) -> list[Versioned[R] | None]:
         found: list[Versioned[R] | None] = []
@@ -164,6 +176,10 @@ class ZooKeeperMetadata(Metadata):
     def connections(self) -> int:
         return self._lease.connections
 
+    @property
+    def logins(self) -> int:
+        return self._lease.logins
+
     def now_ms(self, *, exact: bool = False) -> int:
         asked = self._asked_time
         if exact or asked is None or self._clock.monotonic() - asked[1] > _CLOCK_S:
@@ -175,7 +191,9 @@ class ZooKeeperMetadata(Metadata):
         self._ensure_containers()
         path = self._root + paths.CLOCK
         stat = self._retry(
-            path, lambda client, deadline: client.set_async(path, codec.MARKER).get(timeout=deadline.remaining)
+            path,
+            lambda client, deadline: client.set_async(path, codec.MARKER).get(timeout=deadline.remaining),
+            needs="write",
         )
         return stat.mtime, self._clock.monotonic()
 
@@ -185,7 +203,7 @@ class ZooKeeperMetadata(Metadata):
     def _sync(self, client: Any, deadline: Deadline) -> None:
         client.sync_async(self._root or "/").get(timeout=deadline.remaining)
 
-    def _retry(self, path: str, attempt: Callable[[Any, Deadline], T]) -> T:
+    def _retry(self, path: str, attempt: Callable[[Any, Deadline], T], *, needs: Right = "read") -> T:
         """For what changes nothing, or may be done twice."""
         deadline = self._deadline()
         while True:
@@ -196,8 +214,11 @@ class ZooKeeperMetadata(Metadata):
                 if deadline.passed:
                     raise self._unavailable(error) from error
                 self._clock.sleep(min(_RETRY_PAUSE_S, deadline.remaining))
-            except (NoAuthError, AuthFailedError) as error:
-                raise _access_denied(path) from error
+            except NoAuthError as error:
+                if not connection.take_up_login():
+                    raise self._not_allowed(path, needs) from error
+            except AuthFailedError as error:
+                raise self._not_let_in() from error
             except (KazooException, KazooTimeoutError) as error:
                 raise self._unavailable(error) from error
 
@@ -218,20 +239,54 @@ class ZooKeeperMetadata(Metadata):
     def transact(self, ops: Sequence[Op]) -> None:
         if not ops:
             return
-        requests = [self._request(op) for op in ops]
-        _check_size(requests)
         self._ensure_containers()
         deadline = self._deadline()
-        client = self._lease.connection(deadline).client  # from here on the request may reach the server
-        _raise_refusal(ops, self._commit(client, requests, deadline), self._path)
+        makes_nodes = any(isinstance(op, Create) for op in ops)
+        lists = self._lists(deadline) if makes_nodes else self._roles.lists
+        while True:
+            guard = self._guard(lists) if makes_nodes else []
+            requests = [*guard, *(self._request(op, lists) for op in ops)]
+            _check_size(requests, lists.bytes)
+            connection = self._lease.connection(deadline)
+            results = self._commit(connection.client, requests, deadline)  # from here on it may reach the server
+            if any(isinstance(each, NoAuthError) for each in results) and connection.take_up_login():
+                continue
+            if not guard or not isinstance(results[0], BadVersionError | NoNodeError):
+                break
+            self.sync()
+            lists = self._lists(deadline, anew=True)  # nothing was done: somebody has got a role, or lost one
+        for op, result in zip(ops, results[len(guard) :], strict=True):
+            # kazoo returns errors: 'rolled back' before the culprit, 'inconsistent' after it.
+            if isinstance(result, Exception) and not isinstance(result, (RolledBackError, RuntimeInconsistency)):
+                raise self._refusal(op, result) from result
 
-    def _request(self, op: Op) -> Any:
+    def _lists(self, deadline: Deadline, *, anew: bool = False) -> AccessLists:
+        """For nodes that are made now."""
+        client = self._lease.connection(deadline).client
+        if anew or not self._roles.is_known_to(client):
+            begun = self._roles.begin()
+            try:
+                self.read(NamespaceKey())
+            except (CorruptData, InvalidInput) as error:
+                if isinstance(error, NotAllowed) or error.code == "LEDGER_NEWER_FORMAT":
+                    raise
+                # Of an older format, or damaged: who mends that is not to be kept out.
+                self._roles.saw(client, None, begun)
+        return self._roles.lists
+
+    def _guard(self, lists: AccessLists) -> list[Any]:
+        """Where there are roles: no node is made with a list that is outdated."""
+        return [protocol.CheckVersion(self._path(NamespaceKey()), lists.version)] if lists.has_roles else []
+
+    def _request(self, op: Op, lists: AccessLists) -> Any:
         """As kazoo sends it. Its own way to put transactions together looks at every argument and path again, which is
         a good part of what a commit costs."""
         path = self._path(op.key)
         match op:
             case Create(key, record, ephemeral):
-                return protocol.Create(path, codec.encode(key, record), self._acl, int(ephemeral))
+                return protocol.Create(
+                    path, codec.encode(key, record), lists.of(key, ephemeral=ephemeral), int(ephemeral)
+                )
             case Put(key, record, version):
                 return protocol.SetData(path, codec.encode(key, record), -1 if version is None else _exact(version))
             case Delete(_, version):
@@ -245,6 +300,8 @@ class ZooKeeperMetadata(Metadata):
             answer = client.handler.async_result()
             client._call(protocol.Transaction(requests), answer)
             return cast("list[Any]", answer.get(timeout=deadline.remaining))
+        except AuthFailedError as error:
+            raise self._not_let_in() from error
         except (KazooException, KazooTimeoutError) as error:
             raise OutcomeUnknown(
                 f"ZooKeeper at {self._lease.address.servers} did not answer a transaction ({_name(error)}): "
@@ -254,21 +311,65 @@ class ZooKeeperMetadata(Metadata):
     def _ensure_containers(self) -> None:
         """Created before the first write, so that only reading from a wrong address leaves nothing there."""
         if not self._has_containers:
-            self._retry(self._root or "/", self._create_containers)
+            lists = self._lists(self._deadline())
+            self._retry(self._root or "/", lambda client, deadline: self._create_containers(client, lists, deadline))
             self._has_containers = True
 
-    def _create_containers(self, client: Any, deadline: Deadline) -> None:
-        if self._root:
+    def _create_containers(self, client: Any, lists: AccessLists, deadline: Deadline) -> None:
+        if self._root and not lists.has_roles:
             client.ensure_path_async(self._root).get(timeout=deadline.remaining)
-        requests = [client.create_async(self._root + path, codec.MARKER) for path in paths.CONTAINERS]
+        requests = [
+            client.create_async(self._root + path, codec.MARKER, acl=lists.of_kind(kind_at(path)))
+            for path in paths.CONTAINERS
+        ]
+        # Where there are roles an admin has made all of them, and others may not even try.
+        ends_well = (NodeExistsError, NoAuthError) if lists.has_roles else (NodeExistsError,)
         for request in requests:
-            _unless(NodeExistsError, request, deadline)
+            _unless(ends_well, request, deadline)
 
     def forbid_children(self, key: AnyKey) -> None:
         """From now on nobody makes a node below this one. Those that are there can be changed and deleted. Where
         ZooKeeper keeps no access lists, or this user may not change them, nothing changes."""
         path = self._path(key)
         self._retry(path, lambda client, deadline: _forbid_children(client, path, deadline))
+
+    # -- for the rest of this room
+
+    @property
+    def root(self) -> str:
+        """The path of the namespace's root; empty if that is ZooKeeper's own."""
+        return self._root
+
+    def ask(self, path: str, attempt: Callable[[Any, Deadline], T]) -> T:
+        """Requests that change nothing, or may be done twice. ``path`` is below the root, and only for messages."""
+        return self._retry(self._root + path, attempt)
+
+    def newest_lists(self) -> AccessLists:
+        """The access lists that nodes should have now."""
+        self.sync()
+        return self._lists(self._deadline(), anew=True)
+
+    # -- refusals
+
+    def _refusal(self, op: Op, error: Exception) -> Exception:
+        path, reason = self._path(op.key), _LOST_BECAUSE.get(type(error))
+        if reason is not None:
+            return TransactionLost(f"{type(op).__name__.lower()} refused: node {path} {reason}", op)
+        if isinstance(error, NoAuthError):
+            right = roles.right_for(op)
+            return self._not_allowed(path.rpartition("/")[0] if right in ("create", "delete") else path, right)
+        return Unavailable(f"ZooKeeper refused to change node {path}: {_name(error)}; nothing was changed")
+
+    def _not_allowed(self, path: str, right: Right) -> NotAllowed:
+        """Says who this process is, and what is missing, as far as that can be found out."""
+        who: Sequence[Identity] = ()
+        grants: Sequence[Grant] | None = None
+        deadline = self._deadline()
+        with contextlib.suppress(KazooException, KazooTimeoutError, LedgerError):
+            who = who_we_are(self._lease.connection(deadline).client, deadline.remaining)
+            if right != "read" or path != self._path(NamespaceKey()):
+                grants = self._lists(deadline, anew=True).grants
+        return not_allowed(self._root, path, right, who, grants, self._lease.login)
 
     # -- small things
 
@@ -277,6 +378,9 @@ class ZooKeeperMetadata(Metadata):
 
     def _deadline(self) -> Deadline:
         return Deadline(self._clock, self._timeout_s)
+
+    def _not_let_in(self) -> InvalidInput:
+        return not_let_in(self._lease.address.servers, self._lease.login)
 
     def _unavailable(self, error: BaseException) -> Unavailable:
         return Unavailable(
@@ -342,7 +446,7 @@ def _forbid_children(client: Any, path: str, deadline: Deadline) -> None:
         client.set_acls_async(path, acls).get(timeout=deadline.remaining)
 
 
-def _unless(expected: type[KazooException], request: Any, deadline: Deadline) -> Any:
+def _unless(expected: type[KazooException] | tuple[type[KazooException], ...], request: Any, deadline: Deadline) -> Any:
     """The answer, or None for the one error that is an answer too."""
     try:
         return request.get(timeout=deadline.remaining)
@@ -364,35 +468,17 @@ def _exact(version: int) -> int:
     return version
 
 
-def _check_size(requests: Sequence[Any]) -> None:
-    total = sum(_OP_OVERHEAD_BYTES + len(request.path) + len(getattr(request, "data", b"")) for request in requests)
+def _check_size(requests: Sequence[Any], list_bytes: int) -> None:
+    """``list_bytes`` is the size of one access list."""
+    lists = sum(isinstance(request, protocol.Create) for request in requests) * list_bytes
+    total = lists + sum(
+        _OP_OVERHEAD_BYTES + len(request.path) + len(getattr(request, "data", b"")) for request in requests
+    )
     if total > MAX_TRANSACTION_BYTES:
         raise InvalidInput(
             f"a transaction of {total} bytes is over the limit of {MAX_TRANSACTION_BYTES}; nothing was sent",
             "LEDGER_TOO_LARGE",
         )
-
-
-def _raise_refusal(ops: Sequence[Op], results: Sequence[Any], path: Callable[[Key[Any]], str]) -> None:
-    """kazoo returns errors: 'rolled back' before the culprit, 'inconsistent' after it."""
-    for op, result in zip(ops, results, strict=True):
-        if isinstance(result, Exception) and not isinstance(result, (RolledBackError, RuntimeInconsistency)):
-            raise _refusal(op, result, path(op.key)) from result
-
-
-def _refusal(op: Op, error: Exception, path: str) -> Exception:
-    reason = _LOST_BECAUSE.get(type(error))
-    if reason is not None:
-        return TransactionLost(f"{type(op).__name__.lower()} refused: node {path} {reason}", op)
-    if isinstance(error, NoAuthError):
-        return _access_denied(path)
-    return Unavailable(f"ZooKeeper refused to change node {path}: {_name(error)}; nothing was changed")
-
-
-def _access_denied(path: str) -> InvalidInput:
-    return InvalidInput(
-        f"ZooKeeper denies access to node {path}: check the option zookeeper.password", "LEDGER_ACCESS_DENIED"
-    )
 
 
 def _name(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from pyspark_ledger.append import flusher, sender
+from pyspark_ledger.append import flusher, loose, sender
 from pyspark_ledger.append.background import Background
 from pyspark_ledger.append.producer import Producer
 from pyspark_ledger.base.position import Position
@@ -52,16 +52,16 @@ def test_send_alone_suffices_I1(world, name):
     assert numbers(world) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("step", ["stage_entry", "append"])
-def test_what_comes_while_a_part_is_being_stored_goes_into_the_next_one_I1(world, monkeypatch, step):
-    begun, goes_on, does = threading.Event(), threading.Event(), getattr(sender, step)
+@pytest.mark.parametrize(("module", "step"), [(loose, "stage_entry"), (sender, "append")])
+def test_what_comes_while_a_part_is_being_stored_goes_into_the_next_one_I1(world, monkeypatch, module, step):
+    begun, goes_on, does = threading.Event(), threading.Event(), getattr(module, step)
 
     def slowly(*arguments):
         begun.set()
         goes_on.wait(10)
         return does(*arguments)
 
-    monkeypatch.setattr(sender, step, slowly)
+    monkeypatch.setattr(module, step, slowly)
     producer = Producer(world.log(), background=SOON)
     first = producer.send({"n": 0})
     assert begun.wait(10)
@@ -297,7 +297,7 @@ def test_a_producer_with_ids_stops_rather_than_leave_a_gap_until_somebody_takes_
             receipt.result(0)
     process.zookeeper.down = False
     for call in (lambda: send(3), process.producer.flush, process.producer.close):
-        with pytest.raises(Unavailable, match=r"LEDGER_PRODUCER_STOPPED.*call discard\(\)"):
+        with pytest.raises(Unavailable, match=r"LEDGER_PRODUCER_STOPPED.*discard what waits"):
             call()
     process.producer.discard()
     assert process.producer.last_sequence_id == 0
@@ -367,7 +367,7 @@ def test_a_flush_that_will_never_pass_says_so_and_so_do_the_receipts(slow_world)
 def test_an_error_that_nobody_expects_ends_the_waiting_too(slow_world, monkeypatch):
     process = Process(slow_world, None, NEVER_BY_ITSELF)
     receipt = process.producer.send({"n": 0})
-    monkeypatch.setattr("pyspark_ledger.append.sender.stage_entry", lambda *_: 1 / 0)
+    monkeypatch.setattr("pyspark_ledger.append.loose.stage_entry", lambda *_: 1 / 0)
     process.background_acts()
     with pytest.raises(LedgerError, match="ZeroDivisionError"):
         receipt.result(0)

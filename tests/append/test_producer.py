@@ -260,3 +260,40 @@ def test_columns_that_others_have_added_are_taken_and_unknown_ones_still_refused
         {"n": 2, "extra": "x", "more": None},
         {"n": 3, "extra": None, "more": "y"},
     ]
+
+
+def test_a_batch_may_bring_the_ids_of_its_rows_and_what_is_in_the_log_is_left_out_I5(world):
+    first = Producer(world.log(), name="p")
+    assert first.send_batch(pa.table({"n": [0, 1, 2]}), pa.array([0, 5, 7])).dropped == 0
+    again = first.send_batch(pa.table({"n": [0, 1, 2]}), pa.array([0, 5, 7], pa.uint8()))
+    assert (again.duplicate, again.dropped) == (True, 3)
+    successor = Producer(world.log(), name="p")
+    assert successor.last_sequence_id == 7
+    more = successor.send_batch(pa.table({"n": [2, 3]}), pa.chunked_array([[7], [9]]))
+    assert (more.records, more.dropped, successor.last_sequence_id) == (1, 1, 9)
+    assert records(world) == [(0, "p", 0), (1, "p", 5), (2, "p", 7), (3, "p", 9)]
+    with pytest.raises(InvalidInput, match="either all records"):
+        successor.send_batch(pa.table({"n": [4]}))
+
+
+@pytest.mark.parametrize("ids", [[1], [1, 1], [2, 1], [1, None], [1.0, 2.0], "12"])
+def test_ids_of_rows_that_cannot_be_are_refused_and_nothing_is_taken(world, ids):
+    producer = Producer(world.log(), name="p")
+    with pytest.raises(InvalidInput, match="2 integers without null, one for each row"):
+        producer.send_batch(pa.table({"n": [0, 1]}), ids if ids == "12" else pa.array(ids))
+    producer.send_batch(pa.table({"n": [0, 1]}))
+    assert records(world) == [(0, "p", 0), (1, "p", 1)]
+
+
+def test_a_batch_with_ids_whose_answer_was_lost_is_found_I14(tmp_path):
+    for applied in (True, False):
+        world = World(tmp_path / str(applied), clock=SeededClock())
+        faults = Faults(1)
+        producer = Producer(world.log(faults), name="p")
+        producer.send_batch(pa.table({"n": [9]}), pa.array([2]))
+        lose_answers(faults, applied=applied)
+        with pytest.raises(OutcomeUnknown):
+            producer.send_batch(pa.table({"n": [0, 1]}), pa.array([3, 4]))
+        back(faults)
+        producer.flush()
+        assert records(world) == [(9, "p", 2), (0, "p", 3), (1, "p", 4)]

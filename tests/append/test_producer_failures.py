@@ -82,7 +82,7 @@ def test_after_an_unknown_outcome_nobody_is_told_that_nothing_was_changed_and_a_
     receipts = [process.producer.send({"n": number}) for number in range(3)]
     process.lose_the_next_commit(fate)
     for _ in range(2):
-        with pytest.raises(OutcomeUnknown, match=r"flush\(\) finds out"):
+        with pytest.raises(OutcomeUnknown, match="the next flush finds out"):
             process.producer.flush()
     world.server.deliver_delayed()
     process.zookeeper.down = False

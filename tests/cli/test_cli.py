@@ -265,7 +265,7 @@ DOCUMENTED = [
 @pytest.mark.parametrize(("file", "line"), DOCUMENTED)
 def test_every_command_line_in_the_docs_is_one(file, line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("orders.csv", "orders.jsonl"):
+    for name in ("orders.csv", "orders.jsonl", "orders.parquet"):
         (tmp_path / name).touch()
     words = shlex.split(line.partition(" | ")[0], comments=True)[1:]
     command, context = main, click.Context(main)

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from pyspark_ledger.cli import main
-from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.client import LedgerClient, open_namespace
 from pyspark_ledger.local.home import LocalHome
 from pyspark_ledger.local.zookeeper import LocalZooKeeper, _free_ports
 from tests.support.query import eventually
@@ -22,6 +22,12 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 BAD = {
     "topics list --zookeeper a:b": "LEDGER_INVALID_OPTION",
     "topics list --password nocolon": "LEDGER_INVALID_OPTION",
+    "topics list --user me": "LEDGER_INVALID_OPTION",
+    "topics list --profile none": "LEDGER_INVALID_PROFILE",
+    "topics list --set zookeeper.tls.ca": "LEDGER_INVALID_OPTION",
+    "topics list --set zookeeper.tsl.ca=x": "LEDGER_UNKNOWN_OPTION",
+    "topics list --set zookeeper.sasl.password=x": "LEDGER_INVALID_OPTION",
+    "topics list --set zookeeper=a:1": "LEDGER_INVALID_OPTION",
     "topics list --zookeeper 127.0.0.1:1": "LEDGER_UNAVAILABLE",
     "topics create orders --schema id,bigin": "LEDGER_INVALID_SCHEMA",
     "topics create a/b --schema `id`int": "LEDGER_INVALID_TOPIC_NAME",
@@ -105,7 +111,7 @@ def test_up_with_a_storage_that_cannot_be_written_leaves_nothing_running(tmp_pat
 
 def test_a_zookeeper_that_goes_away_in_the_middle_of_a_write_is_told_with_the_line(tmp_path, monkeypatch):
     monkeypatch.setattr("pyspark_ledger.append.delivery.FLUSH_ROWS", 10)
-    monkeypatch.setitem(LedgerClient.__init__.__kwdefaults__, "timeout_s", 3.0)
+    monkeypatch.setitem(open_namespace.__kwdefaults__, "timeout_s", 3.0)
     pipe = tmp_path / "lines"
     os.mkfifo(pipe)
     with LocalZooKeeper(fsync=False) as server:

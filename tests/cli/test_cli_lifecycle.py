@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from kazoo.client import KazooClient
 
 from pyspark_ledger.base.limits import DEFAULT_LIMITS
-from pyspark_ledger.cli import main, output
+from pyspark_ledger.cli import main
 from pyspark_ledger.cli.base import Session
 from pyspark_ledger.client import LedgerClient, client_of, namespace_of, open_namespace
 from pyspark_ledger.files.nodefile import NodeFile
@@ -372,15 +372,6 @@ def test_a_long_list_of_topics_can_be_cut_short(client):
     assert listed("--prefix", "nothing") == []
     for wrong in ("0", "-1", "many"):
         assert run(client, "topics", "list", "--limit", wrong).exit_code == 2
-
-
-def test_a_table_of_thousands_of_rows_looks_as_a_short_one(monkeypatch, capsys):
-    rows = [{"topic": f"töpic-{n}", "records": 7 * n, "bytes": n, "key": "名" * n, "end": None} for n in range(12)]
-    output.ConsoleOutput().rows(rows, "no topics")
-    short = capsys.readouterr().out
-    monkeypatch.setattr(output, "_FOLDED_ROWS", 11)
-    output.ConsoleOutput().rows(rows, "no topics")
-    assert capsys.readouterr().out == short
 
 
 # -- backup -----------------------------------------------------------------------------------------------------------

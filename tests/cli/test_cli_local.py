@@ -82,6 +82,8 @@ def test_up_makes_everything_work_without_options_until_down(home, monkeypatch):
 
 def test_maintenance_runs_beside_it_unless_told_not_to(home, monkeypatch):
     (port,) = _free_ports(1)
+    monkeypatch.setenv("LEDGER_PROFILE", "of-another")  # what is meant for another ZooKeeper is in nobody's way
+    monkeypatch.setenv("LEDGER_ZOOKEEPER_TLS", "true")
     assert answer("up", "--port", str(port), "--no-maintain")["maintainer_pid"] is None
     monkeypatch.setenv("LEDGER_ZOOKEEPER", home.address)
     first = answer("up")["maintainer_pid"]

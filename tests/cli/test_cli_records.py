@@ -15,9 +15,10 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from pyspark_ledger.cli import ddl, main
-from pyspark_ledger.cli.jsonlines import Decoder
+from pyspark_ledger.cli import main
 from pyspark_ledger.client import LedgerClient, namespace_of
+from pyspark_ledger.describe import ddl
+from pyspark_ledger.describe.jsonlines import Decoder
 from pyspark_ledger.errors import InvalidInput
 from tests.support import interruptible
 

@@ -94,7 +94,7 @@ ACTS = st.lists(st.one_of(COMMIT, st.sampled_from(["compact", "gc"])), max_size=
 @given(ACTS, st.booleans())
 def test_the_state_is_a_fold_in_which_each_entry_is_judged_by_its_own_columns_I9(tmp_path_factory, acts, versioned):
     client = a_client(tmp_path_factory.mktemp("w"), "kn" if versioned else "k", "n" if versioned else "")
-    wanted = {}
+    wanted, live = {}, client.table_view("t")
     for act in acts:
         if act == "compact":
             client.compact("t")
@@ -107,6 +107,13 @@ def test_the_state_is_a_fold_in_which_each_entry_is_judged_by_its_own_columns_I9
             for row in rows:
                 model(wanted, row, versioned)
     assert state(client) == {key: value for key, (_, value) in wanted.items()}
+    with live:
+        assert live.wait_until_current(30)
+        assert _without_nothing(live) == state(client) == _without_nothing(client.table_view("t"))
+
+
+def _without_nothing(view):
+    return {key: {name: value for name, value in row.items() if name != "k" and value} for key, row in view.items()}
 
 
 def model(wanted, row, versioned):

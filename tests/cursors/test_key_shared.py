@@ -261,6 +261,29 @@ def test_nothing_is_read_while_the_cursor_is_being_moved(tmp_path):
     assert numbers(take(consumer)) == list(range(20))
 
 
+def test_a_reset_that_is_given_up_while_a_scan_comes_back_confuses_nobody(tmp_path, monkeypatch):
+    """The scan is judged once: it was outdated when it came back, and is made again (I7)."""
+    world = keyed_world(tmp_path, 20, keys=4)
+    consumer = key_shared(world)
+    consumer._follow()
+    read = consumer._begin_read()
+    fetched = consumer._fetch(read)
+    controller = RevisionController(CursorNode(world.log(), "s"))
+    controller.start_revision()
+    consumer._follow()
+    current = consumer._node.current
+
+    def looked_at(max_age_s=0.0):
+        cursor = current(max_age_s)
+        if cursor.reviser:
+            controller.give_up()
+        return cursor
+
+    monkeypatch.setattr(consumer._node, "current", looked_at)
+    assert not consumer._complete_read(read, fetched)
+    assert numbers(take(consumer)) == list(range(20))
+
+
 def test_a_redelivery_by_one_acts_on_all_and_ends_waiting_pip_84(tmp_path):
     world = keyed_world(tmp_path, 20, keys=20)
     first = key_shared(world)

@@ -191,7 +191,7 @@ def test_a_producer_name_belongs_to_one_query_until_it_is_let_go_I5(client):
     picture = Picture(client, named_only=True)
     other = Run(client, query="q-two", producerName="p")
     for batch in (0, 1):
-        with pytest.raises(Conflict, match=r"LEDGER_PRODUCER_OWNED.*q-one.*q-two.*forget_producer\('out', 'p'\)"):
+        with pytest.raises(Conflict, match=r"LEDGER_PRODUCER_OWNED.*q-one.*q-two.*producers forget out p --yes"):
             committer, staged = other.stage(batch, [7])
             committer.commit(staged, batch)
     assert picture.unchanged()
@@ -438,7 +438,8 @@ def test_the_same_producer_name_with_a_new_checkpoint_names_both_sides_and_the_w
     with pytest.raises(Exception, match="LEDGER_PRODUCER_OWNED") as caught:
         job.run()
     new = json.loads((job.checkpoint / "metadata").read_text())["id"]
-    for words in (f"belongs to query {one.id}", f"query {new} now writes", "client.forget_producer('out', 'p')"):
+    way_on = "pyspark-ledger producers forget out p --yes"
+    for words in (f"belongs to query {one.id}", f"query {new} now writes", way_on):
         assert words in str(caught.value)
     assert picture.unchanged()
     client.forget_producer("out", "p")
@@ -506,7 +507,7 @@ def test_a_query_whose_topic_is_deleted_under_it_fails_by_name_until_it_has_a_ne
         fails_with(job.start(), "LEDGER_TOPIC_DELETED", known)
         assert client.topics() == []
         client.create_topic("out", pa.schema([("n", pa.int64())]))  # somebody makes it again
-        way_on = f"client.forget_producer('out', 'spark-{running.id}')"
+        way_on = f"pyspark-ledger producers forget out spark-{running.id} --yes"
         fails_with(job.start(), "LEDGER_TOPIC_RECREATED", "Start the query with a new checkpoint", way_on)
         assert numbers(client) == []
     finally:
@@ -531,7 +532,7 @@ def test_foreach_batch_does_not_go_on_in_a_topic_that_was_made_again_I1_I16(spar
     fails_with(run(), "LEDGER_TOPIC_DELETED", "createTopic=true")
     assert client.topics() == []
     client.create_topic("out", pa.schema([("n", pa.int64())]))
-    fails_with(run(), "LEDGER_TOPIC_RECREATED", f"client.forget_producer('out', 'spark-{first.id}')")
+    fails_with(run(), "LEDGER_TOPIC_RECREATED", f"pyspark-ledger producers forget out spark-{first.id} --yes")
     assert numbers(client) == []
     client.forget_producer("out", f"spark-{first.id}")
     run().awaitTermination()

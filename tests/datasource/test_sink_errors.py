@@ -16,7 +16,7 @@ from pyspark_ledger.datasource import LedgerDataSource
 from pyspark_ledger.datasource.first_line import COMMIT_PROCESS
 from pyspark_ledger.errors import Unavailable
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
-from pyspark_ledger.zk_metadata.session import _REFUSED_S
+from pyspark_ledger.zk_metadata.trouble import REFUSED_S
 
 SCHEMA = StructType([StructField("n", LongType())])
 NOBODY = {"zookeeper": "127.0.0.1:1", "topic": "out"}
@@ -33,11 +33,11 @@ def test_an_abort_raises_nothing_when_zookeeper_is_away(monkeypatch):
 def test_a_commit_waits_for_a_zookeeper_that_is_restarted_after_the_plan_I16(monkeypatch):
     """The process that commits is another one than the one that planned: it has never been connected."""
     monkeypatch.setitem(sys.modules, COMMIT_PROCESS, sys)
-    monkeypatch.setitem(open_namespace.__kwdefaults__, "timeout_s", _REFUSED_S + 2)
+    monkeypatch.setitem(open_namespace.__kwdefaults__, "timeout_s", REFUSED_S + 2)
     started = time.monotonic()
     with pytest.raises(Unavailable, match=r"\[LEDGER_UNAVAILABLE\] ZooKeeper at 127.0.0.1:1 does not answer"):
         LedgerDataSource(NOBODY).streamWriter(SCHEMA, overwrite=False).commit([], 0)
-    assert time.monotonic() - started >= _REFUSED_S + 2
+    assert time.monotonic() - started >= REFUSED_S + 2
 
 
 def test_a_batch_is_not_begun_when_zookeeper_is_away():

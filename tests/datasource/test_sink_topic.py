@@ -71,7 +71,7 @@ def test_what_a_query_has_run_on_is_not_replaced_by_a_topic_made_since_I1_I16(pl
         with pytest.raises(Conflict, match=RECREATED) as caught:
             query.write(2)
         assert "new checkpoint" in str(caught.value)
-        assert "client.forget_producer('out', 'spark-q')" in str(caught.value)
+        assert "pyspark-ledger producers forget out spark-q --yes" in str(caught.value)
         assert place.numbers() == []
 
 

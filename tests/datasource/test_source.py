@@ -570,7 +570,8 @@ def test_executors_touch_storage_only_and_import_little(client, kind, compacted)
     assert numbers == [0, 1, 2, 3, 4]
     assert [name for name in DRIVERS_ONLY if name in modules] == []
     ours = {name for name in modules if name.split(".")[0] == "pyspark_ledger"}
-    assert len(ours) <= 26, sorted(ours)  # 54 before reading had a module of its own
+    # 54 before reading had a module of its own; four of them are small, and for how to get into an object store.
+    assert len(ours) <= 30, sorted(ours)
 
 
 # -- with Spark ------------------------------------------------------------------------------------------------

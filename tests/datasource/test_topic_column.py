@@ -287,7 +287,7 @@ def test_a_topic_that_was_deleted_under_the_query_is_not_made_again_nor_replaced
         for _ in range(2):
             with pytest.raises(LedgerError, match=r"LEDGER_TOPIC_(DELETED|RECREATED).*'b'.*query q writes to") as told:
                 query.write(("a", 2), ("b", 2))
-            assert "client.forget_producer('b', 'spark-q')" in str(told.value)
+            assert "pyspark-ledger producers forget b spark-q --yes" in str(told.value)
             query.restart()
     assert found(place) == {"a": [1], "b": []}
     place.client.forget_producer("b", "spark-q")

@@ -55,7 +55,7 @@ def test_a_batch_write_without_rows_under_an_id_that_had_some_is_an_error():
 
 def test_an_owned_name_says_both_sides_and_the_way_out():
     with pytest.raises(
-        Conflict, match=r"query query.*query another.*full refresh.*forget_producer\('t', 'p'\).*sequenceColumn"
+        Conflict, match=r"query query.*query another.*full refresh.*producers forget t p --yes.*sequenceColumn"
     ):
         is_replay(STATE, BatchId(8, "another", "run"), 5, "t")
 

@@ -338,7 +338,7 @@ def test_a_name_numbers_batches_or_records_and_never_both(world):
     log = world.log()
     append_ids(log, [[("records", 1)]])
     append_numbered_batch(log, "batches", BatchId(1, "query-1", "run"))
-    with pytest.raises(Conflict, match=r"LEDGER_PRODUCER_OWNED.*'batches'.*query query-1.*forget_producer"):
+    with pytest.raises(Conflict, match=r"LEDGER_PRODUCER_OWNED.*'batches'.*query query-1.*producers forget"):
         append_ids(log, [[("batches", 2)]])
     with pytest.raises(Conflict, match=r"LEDGER_PRODUCER_OWNED.*'records'.*numbers single records"):
         append_numbered_batch(log, "records", BatchId(2, "query-1", "run"))
@@ -369,7 +369,7 @@ def test_nobody_is_evicted_unless_a_policy_says_so_and_the_evicted_are_reported(
     for who in (log, world.log()):  # whoever remembers and whoever recovers say the same
         assert last_ids(who) == {"loud": 17}
         assert who.producers()[1].evicted == 1
-        with pytest.raises(Conflict, match=r"LEDGER_PRODUCER_EVICTED.*'silent'.*forget_producer"):
+        with pytest.raises(Conflict, match=r"LEDGER_PRODUCER_EVICTED.*'silent'.*producers forget"):
             append_ids(who, [[("silent", 6), ("loud", 99)]])
         with pytest.raises(Conflict, match="LEDGER_PRODUCER_EVICTED"):
             append_numbered_batch(who, "silent", BatchId(1))

@@ -20,7 +20,7 @@ from pyspark_ledger.metadata.records import Head
 from pyspark_ledger.testing.disk import FILLING, Disk, MemoryStorage, StorageFault, StorageFaults
 from pyspark_ledger.testing.disk import READING as READING_CALLS
 from pyspark_ledger.testing.memory import MemoryMetadata, MemoryServer
-from tests.support.everything import CHANGING, OPERATIONS, READING, Everything
+from tests.support.everything import CHANGING, OPERATIONS, READING, ROOMY, Everything
 
 
 @pytest.fixture(scope="module")
@@ -180,13 +180,26 @@ def test_what_failed_calls_leave_behind_goes_I12(world, calls, operation, fault)
 # -- who goes on after that ----------------------------------------------------------------------------------------
 
 
+class FullOnce(StorageFaults):
+    """The disk is full once, after so many calls more that need space."""
+
+    room = -1  # it has all that it wants
+
+    def of_call(self, call: str) -> StorageFault | None:
+        fault = super().of_call(call)
+        if call not in FILLING or self.room < 0:
+            return fault
+        self.room -= 1
+        return fault if self.room >= 0 else "full"
+
+
 def test_a_producer_keeps_what_waits_and_writes_it_once_when_there_is_room_I1_I5(world):
-    faults = StorageFaults()
-    with world.process(faults=faults) as log:
+    faults = FullOnce()
+    with world.process(ROOMY, faults) as log:  # who does not seal writes nothing but its own file
         producer = Producer(log, name="web")
         receipts = [producer.send({"who": "web", "seq": number, "note": "produced"}) for number in range(3)]
-        for step in range(3):  # create, write, close; is_marked and has_folder come before
-            faults.next(None, *[None] * step, "full")
+        for room in range(3):  # create, and two writes
+            faults.room = room
             with pytest.raises(Unavailable, match="make room there"):
                 producer.flush()
             assert not receipts[0].done()

@@ -13,7 +13,7 @@ import xxhash
 from pyspark_ledger.base import names
 from pyspark_ledger.base.clock import SYSTEM_CLOCK
 from pyspark_ledger.errors import CorruptData, InvalidInput
-from pyspark_ledger.files import ipc_layout
+from pyspark_ledger.files import bounds
 from pyspark_ledger.files.blobs import Blobs
 from pyspark_ledger.files.entryfile import EntryReader, stage_entry
 from pyspark_ledger.files.ipc_layout import buffer_count
@@ -127,7 +127,7 @@ LARGE = {"rows": pa.repeat(0, 1_000_000), "a dictionary": pa.DictionaryArray.fro
 def test_a_small_file_that_becomes_very_large_is_refused_before_it_does(monkeypatch, compression, large):
     files, ref = held(arrow_file(pa.table({"n": LARGE[large]}), compression))
     assert files.fetch_table(ref).num_rows == len(LARGE[large])
-    monkeypatch.setattr(ipc_layout, "MOST_TABLE_BYTES", 1_000_000)
+    monkeypatch.setattr(bounds, "MOST_TABLE_BYTES", 1_000_000)
     with pytest.raises(CorruptData, match=r"it would need 8\d{6} bytes of memory, and at most 1000000 are taken"):
         files.fetch_table(ref)
 

@@ -390,8 +390,8 @@ GUARDS = [
     Guard(
         "ephemeral/a-node-of-an-old-session",
         "metadata/ephemeral.py",
-        "if found is not None and found.own and self._is_ours(found.record):",
-        instead="if found is not None and self._is_ours(found.record):",
+        "is_there = found is not None and found.own and self._is_ours(found.record)",
+        instead="is_there = found is not None and self._is_ours(found.record)",
         why="A node of an old session goes with that: it has to be made again (I6).",
         tests=(
             "metadata/test_ephemeral.py::test_a_node_of_an_old_session_of_ours_is_not_trusted_because_it_goes_with_that",

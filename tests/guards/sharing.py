@@ -144,9 +144,9 @@ GUARDS = [
     ),
     Guard(
         "sharing/a-scan-of-an-old-epoch",
-        "cursors/key_shared_consumer.py",
-        "if read.ordinals is not None or not self._is_current(read) or self._node.current(POLL_S).reviser:",
-        instead="if read.ordinals is not None or self._node.current(POLL_S).reviser:",
+        "cursors/shared_consumer.py",
+        "if not self._is_current(read) or self._node.current(POLL_S).reviser:",
+        instead="if self._node.current(POLL_S).reviser:",
         why="A scan that comes back after a reset is not delivered, and does not move the place (I7).",
         tests=(
             "cursors/test_key_shared.py::test_a_scan_in_flight_when_the_cursor_is_reset_is_dropped_pip_269_scenario_2",

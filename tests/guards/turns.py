@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.guards.guard import Guard
 
 _COMBINING = "append/test_combining.py::"
+_LOOSE = "append/test_loose.py::"
 
 GUARDS = [
     Guard(
@@ -95,7 +96,7 @@ GUARDS = [
     Guard(
         "turns/staged-files-are-young",
         "append/combining.py",
-        "            and all(head.gc_epoch - 1 <= entry.file.epoch <= head.gc_epoch for entry in commit.entries)\n",
+        "            and all(head.gc_epoch - 1 <= file.epoch <= head.gc_epoch for file in files)\n",
         instead="",
         why="gc may have deleted files of epochs before the last but one (I12).",
         tests=(_COMBINING + "test_a_batch_that_was_staged_too_long_ago_is_left_to_its_writer_I12",),
@@ -166,5 +167,87 @@ GUARDS = [
         instead="return [*companions.ops(log, placed)]",
         why="A request that stays after its commit would be committed again by the next one (I1).",
         tests=(_COMBINING + "test_a_batch_of_a_query_waits_too_and_is_committed_by_itself_I5",),
+    ),
+    Guard(
+        "loose/nothing-is-named-without-a-file",
+        "append/prepared.py",
+        "        assert all(entry.file.uid for entry in each.entries)  # what is named is durable\n",
+        instead="",
+        why="A commit whose records nobody has written would be a hole for ever (I1).",
+        tests=(_LOOSE + "test_a_commit_without_a_file_is_never_sent_I12",),
+    ),
+    Guard(
+        "loose/other-columns-have-another-file",
+        "append/loose.py",
+        "alike.setdefault(tuple(rows.schema.names), [])",
+        instead="alike.setdefault((), [])",
+        why="What a record means can depend on which columns its entry has (I9).",
+        tests=(_LOOSE + "test_records_with_other_columns_get_another_file",),
+    ),
+    Guard(
+        "loose/what-cannot-be-read-is-left-to-its-writer",
+        "append/combining.py",
+        "            except CorruptData as error:\n",
+        instead="            except KeyError as error:\n",
+        why="A request that makes no sense must not stop those behind it (I16).",
+        tests=(_LOOSE + "test_records_that_cannot_be_read_are_left_to_their_writer_I16",),
+    ),
+    Guard(
+        "loose/as-many-as-the-commit-says",
+        "files/packed_rows.py",
+        "        if rows.num_rows != count:\n",
+        instead="        if False:\n",
+        why="The entry would have other rows than its commit says (I1).",
+        tests=(_LOOSE + "test_records_that_cannot_be_read_are_left_to_their_writer_I16",),
+    ),
+    Guard(
+        "loose/not-compressed",
+        "files/packed_rows.py",
+        "        if is_compressed(_header(data)):\n",
+        instead="        if False:\n",
+        why="A few bytes could become any number of bytes in the memory of whoever commits for others (I16).",
+        tests=(_LOOSE + "test_compressed_records_are_refused_before_they_are_unpacked",),
+    ),
+    Guard(
+        "loose/no-null-where-none-is-allowed",
+        "files/packed_rows.py",
+        "            if column.null_count and not field.nullable:\n",
+        instead="            if False:\n",
+        why="A reader would find a null in a column that cannot have one (I1).",
+        tests=(_LOOSE + "test_a_null_where_none_is_allowed_is_refused",),
+    ),
+    Guard(
+        "loose/few-rows-only",
+        "append/loose.py",
+        "        if not 0 < entry.records <= log.limits.request_rows:\n",
+        instead="        if False:\n",
+        why="Rows of columns without values take no bytes: any number of them could be asked for (I16).",
+        tests=(_LOOSE + "test_a_request_that_says_it_brings_very_many_records_is_left_to_its_writer",),
+    ),
+    Guard(
+        "loose/of-the-epoch-that-is-committed-in",
+        "append/append.py",
+        "        share = (companions or Companions()).write(self._log, view.head.gc_epoch, batch.loose)\n",
+        instead="        share = (companions or Companions()).write(self._log, 0, batch.loose)\n",
+        why="gc deletes unnamed files of epochs before the last but one, also while they are about to be named (I12).",
+        tests=(_LOOSE + "test_what_is_written_in_ones_turn_is_of_the_epoch_in_which_it_is_committed_I12",),
+    ),
+    Guard(
+        "loose/who-cannot-write-does-not-lead-on",
+        "append/append.py",
+        "        log.queue.leads = False  # unless it goes well\n",
+        instead="",
+        why="Who fails in its turn must not take the next one before those who wait (I17).",
+        tests=(_LOOSE + "test_a_disk_that_fails_in_ones_turn_stops_only_that_writer_I14_I16",),
+    ),
+    Guard(
+        "rewriting/shared-files-too",
+        "lifecycle/rewrite_plan.py",
+        "        was_rewritten = entry.file_rows > 0 and names.ledger_in_id(entry.file.uid) == ledger\n",
+        instead="        was_rewritten = entry.file_rows > 0\n",
+        why="Writers that commit together share files, which are small all the same (I13).",
+        tests=(
+            "lifecycle/test_rewriting.py::test_files_that_writers_share_because_they_committed_together_are_joined_too",
+        ),
     ),
 ]

@@ -6,13 +6,18 @@ import hashlib
 import inspect
 import re
 import shlex
+from unittest.mock import Mock
 
 import click
 import pytest
 
 from pyspark_ledger.append.producer import Producer
+from pyspark_ledger.base.setting_names import NAMES, variable
 from pyspark_ledger.cli import main
+from pyspark_ledger.cli.base import COMMON_OPTIONS
 from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.compaction.table_view import TableView
+from pyspark_ledger.console.api import changes, reads
 from pyspark_ledger.cursors.consumer import Consumer
 from pyspark_ledger.cursors.handle import CursorHandle
 from pyspark_ledger.cursors.shared_consumer import SharedConsumer
@@ -24,7 +29,8 @@ from pyspark_ledger.outbox.transaction import Transaction
 from pyspark_ledger.tokens.tokens import Tokens
 from tests.support import REPOSITORY
 
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+DOCS = REPOSITORY / "docs"
+PAGES = [REPOSITORY / "README.md", *sorted([*DOCS.glob("*.md"), *DOCS.glob("howto/*.md")])]
 HABITS = [REPOSITORY / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
 TEXTS = {page: page.read_text() for page in (*PAGES, *HABITS)}
 
@@ -75,6 +81,7 @@ def test_the_page_of_options_has_every_option_and_no_other():
         Producer,
         Transaction,
         Reader,
+        TableView,
         Consumer,
         SharedConsumer,
         CursorHandle,
@@ -111,7 +118,7 @@ def test_the_page_of_the_command_line_shows_every_command():
 def test_every_command_in_the_docs_is_one_that_the_command_line_takes(tmp_path, monkeypatch):
     """Those on lines of their own; of a pipe the first."""
     monkeypatch.chdir(tmp_path)
-    for name in ("orders.csv", "orders.jsonl"):  # must be there to be written
+    for name in ("orders.csv", "orders.jsonl", "orders.parquet"):  # must be there to be written
         (tmp_path / name).touch()
     shown = {line for text in TEXTS.values() for line in re.findall(r"^ *pyspark-ledger (.*)$", text, re.M)}
     assert len(shown) > 50
@@ -122,6 +129,21 @@ def test_every_command_in_the_docs_is_one_that_the_command_line_takes(tmp_path, 
             name, group, words = group.resolve_command(context, words)
             context = click.Context(group, parent=context, info_name=name)
         group.parse_args(context, words)  # raises if it does not know an option, or a value does not fit
+
+
+def test_the_page_of_the_console_has_every_endpoint_option_and_code():
+    text = page("console.md")
+    named = {tuple(re.sub(r"[{}`]", "", cell) for cell in cells[0].split(" ", 1)) for cells in rows(text, "request")}
+    ours = {("GET", path) for path in (*reads(Mock(), Mock()), "/events")}
+    ours |= {("POST", path) for path in changes(Mock())}
+    assert named == {(method, re.sub(r"[{}]", "", path)) for method, path in ours}
+    (command,) = [each for name, each in main.commands.items() if name == "console"]
+    common = {option.name for option in COMMON_OPTIONS}
+    for option in command.params:
+        assert option.name in common or f"`{option.opts[0]}" in text, option.name
+    code = "".join(file.read_text() for file in (REPOSITORY / "pyspark_ledger" / "console").glob("*.py"))
+    for name in set(re.findall(r"LEDGER_CONSOLE_[A-Z_]+", code)) - {"LEDGER_CONSOLE_OPTIONS"}:
+        assert f"`{name}`" in text, name
 
 
 def test_the_kafka_guide_has_every_option_of_kafkas_source_and_sink():
@@ -136,7 +158,7 @@ def test_the_kafka_guide_has_every_option_of_kafkas_source_and_sink():
 def test_every_error_code_and_variable_in_the_docs_is_one_of_the_code():
     code = "\n".join(file.read_text() for file in (REPOSITORY / "pyspark_ledger").rglob("*.py"))
     tests = (REPOSITORY / "tests" / "conftest.py").read_text()
-    known = set(re.findall(r"LEDGER_[A-Z_]+", code + tests))
+    known = set(re.findall(r"LEDGER_[A-Z_]+", code + tests)) | {variable(name) for name in NAMES}
     named = {(file.name, name) for file, text in TEXTS.items() for name in re.findall(r"LEDGER_[A-Z_]+", text)}
     assert {(file, name) for file, name in named if name not in known} == set()
 
@@ -146,7 +168,9 @@ def test_every_error_code_and_variable_in_the_docs_is_one_of_the_code():
 
 def test_the_index_lists_every_page():
     listed = set(re.findall(r"^- \[[^]]+\]\(([^)]+)\)", page("README.md"), re.M))
-    assert listed == {file.name for file in PAGES[1:] if file.name != "README.md"}
+    assert listed == {file.name for file in DOCS.glob("*.md") if file.name != "README.md"} | {"howto/index.md"}
+    how_to = set(re.findall(r"\]\(([\w-]+\.md)\)", page("howto/index.md")))
+    assert how_to == {file.name for file in DOCS.glob("howto/*.md") if file.name != "index.md"}
 
 
 def test_every_example_is_listed_and_run_by_a_test():
@@ -180,12 +204,17 @@ def test_every_picture_has_a_source():
     assert sorted(picture.stem for picture in drawn) == [source.stem for source in PICTURES]
 
 
-TAKEN = [file for file in sorted((REPOSITORY / "docs" / "pictures" / "taken").iterdir()) if file.suffix != ".py"]
+TAKEN = [
+    file
+    for folder in ("taken", "console")
+    for file in sorted((REPOSITORY / "docs" / "pictures" / folder).iterdir())
+    if file.suffix in (".png", ".svg")
+]
 
 
 @pytest.mark.parametrize("picture", TAKEN, ids=lambda picture: picture.name)
 def test_every_picture_that_was_taken_of_a_real_run_is_shown_and_small(picture):
-    assert any(f"](pictures/taken/{picture.name})" in text for text in TEXTS.values())
+    assert any(f"pictures/{picture.parent.name}/{picture.name})" in text for text in TEXTS.values())
     assert picture.stat().st_size < 150_000
 
 

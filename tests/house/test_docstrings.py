@@ -20,6 +20,7 @@ from pyspark_ledger.append.producer import Producer, Receipt, Sent
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import LedgerClient
 from pyspark_ledger.compaction.run import CompactionStats
+from pyspark_ledger.compaction.table_view import TableView
 from pyspark_ledger.cursors.consumer import Consumer, Message
 from pyspark_ledger.cursors.handle import CursorHandle, CursorStats, MemberStats, ResetPreview, ResetResult
 from pyspark_ledger.cursors.shared_consumer import SharedConsumer
@@ -35,7 +36,8 @@ ERRORS = [kind for kind in vars(errors).values() if inspect.isclass(kind) and is
 KINDS = [
     AppendResult, Collected, CompactionStats, Consumer, CursorHandle, CursorStats, Dispatch, LedgerClient,
     LocalZooKeeper, MemberStats, Message, Outbox, Pending, Policies, Position, Processed, Producer, ProducerState,
-    Reader, Receipt, Record, ResetPreview, ResetResult, Send, Sent, SharedConsumer, TokenStats, Tokens, Topic, *ERRORS,
+    Reader, Receipt, Record, ResetPreview, ResetResult, Send, Sent, SharedConsumer, TableView, TokenStats, Tokens,
+    Topic, *ERRORS,
 ]  # fmt: skip
 SHORTEST = 15  # a docstring of fewer characters says nothing that the name does not
 

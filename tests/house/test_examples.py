@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from examples.from_kafka import copy
+from pyspark_ledger import LedgerClient
 from tests.support import REPOSITORY
 
 MARK = "LEDGER_TEST_MARK"
@@ -34,6 +36,7 @@ def test_the_demo_kills_a_stream_and_proves_exactly_once(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.soak  # README's own quickstart is run by make test; this longer one in make search
 def test_the_quickstart_writes_and_reads_in_every_way(tmp_path: Path) -> None:
     printed = run("examples/quickstart.py", scratch=tmp_path)
     assert "orders: 1000" in printed
@@ -41,6 +44,7 @@ def test_the_quickstart_writes_and_reads_in_every_way(tmp_path: Path) -> None:
     assert "last order: 0:2:0 {'order_id': 1000, 'customer': 3, 'cents': 99}" in printed
 
 
+@pytest.mark.soak  # one of the longest: in make search
 def test_files_are_ingested_again_and_again_and_each_line_is_there_once(tmp_path: Path) -> None:
     printed = run("examples/file_ingestion.py", scratch=tmp_path)
     numbers = {name: int(number) for name, number in re.findall(r"(lines in files|in topic|distinct) (\d+)", printed)}
@@ -57,6 +61,47 @@ def test_files_are_ingested_again_and_again_and_each_line_is_there_once(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_kafka_topic_is_copied_once_however_often_the_job_is_run(spark, namespace, storage_root, tmp_path) -> None:
+    """Files with Kafka's columns stand in for the broker: each has the next offsets of a partition. The trial with a
+    real broker is `python -m benchmarks.peers.from_kafka`."""
+    columns = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
+
+    def arrive(part: int, first: int, last: int) -> None:
+        rows = spark.range(first, last, 1, 1).selectExpr(
+            "CAST('a key' AS BINARY) AS key", f"CAST(CONCAT('{part}-', id) AS BINARY) AS value", "'clicks' AS topic",
+            f"{part} AS partition", "id AS offset", "TIMESTAMP'2026-11-01' AS timestamp",
+        )  # fmt: skip
+        rows.write.mode("append").parquet(str(tmp_path / "kafka"))
+
+    def run_job(run: int, files: int, cluster: str = "kafka") -> None:
+        records = spark.readStream.schema(columns).option("maxFilesPerTrigger", files).parquet(str(tmp_path / "kafka"))
+        ledger = {"zookeeper": namespace, "storage": storage_root, "topic": "clicks"}
+        query = copy(records, cluster, ledger, str(tmp_path / f"checkpoint-{run}")).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    def found() -> list[tuple[str, int, bytes]]:
+        with LedgerClient(namespace) as client:
+            rows = (record.value for record in client.reader("clicks", end="latest"))
+            return [(row["kafka_partition"], row["kafka_offset"], row["value"]) for row in rows]
+
+    def wanted(cluster: str, *ends: int) -> list[tuple[str, int, bytes]]:
+        return [
+            (f"{cluster}/clicks-{part}", n, f"{part}-{n}".encode()) for part, end in enumerate(ends) for n in range(end)
+        ]
+
+    arrive(0, 0, 40)
+    arrive(1, 0, 20)
+    run_job(1, files=1)
+    arrive(0, 40, 60)
+    arrive(1, 20, 50)
+    run_job(2, files=3)  # a new checkpoint, and other batches
+    run_job(1, files=1)  # and the first one goes on
+    assert sorted(found(), key=lambda record: record[0]) == wanted("kafka", 60, 50)
+    run_job(3, files=9, cluster="new")  # the topic was made again, and has a name of its own
+    assert len(found()) == 220
+
+
+@pytest.mark.soak  # one of the longest: in make search
 def test_orders_are_invoiced_once_whatever_happens_to_the_job(tmp_path: Path) -> None:
     printed = run("examples/token_pipeline.py", scratch=tmp_path)
     told = re.findall(r"invoices (\d+), distinct (\d+), tokens in flight (\d+), nodes (\d+)", printed)
@@ -74,6 +119,7 @@ def test_handlers_of_a_web_service_share_a_producer_and_every_order_is_there_onc
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.soak  # one of the longest: in make search
 def test_an_outbox_bills_ships_and_keeps_balances_once_for_each_order(tmp_path: Path) -> None:
     printed = run("examples/outbox.py", scratch=tmp_path)
     assert "nobody told us; it is delivered again" in printed

@@ -7,6 +7,7 @@ import tomllib
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from packaging.version import Version
 
 import pyspark_ledger
@@ -49,19 +50,81 @@ def test_everything_that_is_installed_is_pinned():
         *PROJECT["project"]["dependencies"],
         *(name for extra in extras if extra != "proto" for name in extras[extra]),
     ]
-    lines = (REPOSITORY / "requirements.lock").read_text().splitlines()
-    pinned = {plain(line) for line in lines if "==" in line}
+    pinned = {name for file in ("", "-fuzz", "-kerberos") for name in locked(f"requirements{file}.lock")}
     assert {plain(name) for name in wanted} - pinned == {"pyspark-ledger"}
+
+
+LOCKS = sorted(file.name for file in REPOSITORY.glob("requirements*.lock"))
+
+
+def locked(file: str) -> dict[str, str]:
+    """Versions by name."""
+    text = (REPOSITORY / file).read_text()
+    return {plain(name): version for name, version in re.findall(r"^([\w.-]+)==(\S+) \\$", text, re.M)}
+
+
+@pytest.mark.parametrize("file", LOCKS)
+def test_every_file_that_is_installed_is_known_by_its_hash(file):
+    comment, *lines = (REPOSITORY / file).read_text().splitlines()
+    assert comment.startswith("# ")
+    assert "Written by make lock" in comment
+    packages = re.split(r"\n(?! )", "\n".join(lines))
+    assert packages
+    assert [
+        each for each in packages if not re.fullmatch(r"[\w.-]+==[\w.+!]+( \\\n {4}--hash=sha256:[0-9a-f]{64})+", each)
+    ] == []
+    assert f"-r {file}" in MAKEFILE.replace("$(BUILD_LOCK)", "requirements-build.lock")
+
+
+def test_what_is_locked_for_several_purposes_has_one_version_and_is_one_that_the_project_takes():
+    versions: dict[str, str] = {}
+    for file in LOCKS:
+        if file == "requirements-peers.lock":
+            continue  # an environment of its own, with an older PySpark
+        for name, version in locked(file).items():
+            assert versions.setdefault(name, version) == version, (file, name)
+    texts = [
+        *PROJECT["project"]["dependencies"],
+        *(text for extra, of in PROJECT["project"]["optional-dependencies"].items() if extra != "proto" for text in of),
+    ]
+    wanted = [Requirement(text) for text in texts if plain(text) != "pyspark-ledger"]
+    refused = [
+        str(each) for each in wanted if not each.specifier.contains(versions[plain(each.name)], prereleases=True)
+    ]
+    assert refused == []
+
+
+def test_nothing_is_installed_for_development_but_what_is_locked():
+    installs = [line for line in MAKEFILE.splitlines() if "pip install" in line and "proto" not in line]
+    assert installs == [
+        "PIP := $(PY) -m pip install --quiet --disable-pip-version-check",
+        "PEERS_PIP := $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation "
+        "--no-deps",
+        "\t@$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes "
+        "-r requirements-audit.lock",
+    ]
+    assert [line.strip() for line in MAKEFILE.splitlines() if "$(PEERS_PIP)" in line] == [
+        "@$(PEERS_PIP) --require-hashes -r $(BUILD_LOCK)",
+        "@$(PEERS_PIP) --require-hashes -r requirements-peers.lock",
+        "@$(PEERS_PIP) -e .",
+    ]
+    uses = [line for line in MAKEFILE.splitlines() if "$(PIP)" in line]
+    assert uses == [
+        "LOCKED := $(PIP) --require-hashes --no-build-isolation --no-deps",
+        "THIS := $(PIP) --no-build-isolation --no-deps -e .",
+    ]
 
 
 def test_the_demo_needs_no_test_tools():
     assert recipe("demo") == ["@$(PY) -m examples.demo"]
     assert re.search(r"^demo: java \$\(VENV\)/\.demo ", MAKEFILE, re.M)
-    assert "@$(PIP) -e '.[spark]'" in recipe(r"\$\(VENV\)/\.demo")
+    assert "@$(LOCKED) -r requirements-demo.lock" in recipe(r"\$\(VENV\)/\.demo")
+    assert "pytest" not in locked("requirements-demo.lock")
 
 
-def test_java_is_not_installed_before_it_was_said():
-    lines = recipe("java")
+@pytest.mark.parametrize("target", ["java", "browser"])
+def test_nothing_is_installed_before_it_was_said(target):
+    lines = recipe(target)
     said = next(number for number, line in enumerate(lines) if "about to be installed" in line)
     installed = next(number for number, line in enumerate(lines) if line.startswith("apt-get"))
     assert said < installed
@@ -78,11 +141,11 @@ def commands(job: str) -> list[str]:
     return [step["run"] for step in steps(job) if "run" in step]
 
 
-NIGHTLY = ("search", "soak", "simulate", "fuzz", "guards")
+NIGHTLY = ("search", "soak", "kerberos", "simulate", "fuzz", "guards", "audit", "bench-quick")
 
 
 def test_the_workflow_has_the_jobs_that_it_must_have():
-    assert JOBS.keys() == {"lint", "core", "spark", "coverage", *NIGHTLY}
+    assert JOBS.keys() == {"lint", "docs", "core", "spark", "coverage", *NIGHTLY}
     assert WORKFLOW["permissions"] == {"contents": "read"}
     assert {"push", "pull_request", "schedule"} <= WORKFLOW[True].keys()  # YAML takes the word "on" for true
     assert JOBS["search"]["env"] == {"HYPOTHESIS_PROFILE": "search"}

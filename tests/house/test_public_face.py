@@ -25,7 +25,8 @@ def test_every_kind_of_error_is_exported():
 
 
 def test_the_clients_constructor_takes_what_users_need():
-    assert list(inspect.signature(LedgerClient).parameters) == ["zookeeper", "storage", "password", "timeout_s"]
+    parameters = ["zookeeper", "storage", "profile", "user", "password", "options", "timeout_s"]
+    assert list(inspect.signature(LedgerClient).parameters) == parameters
 
 
 def test_importing_the_package_loads_nothing_but_itself():

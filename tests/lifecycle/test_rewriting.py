@@ -32,6 +32,7 @@ from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
 from pyspark_ledger.tokens.tokens import Tokens
 from tests.support.lifecycle import act_before, named
+from tests.support.loose_rows import append_in_turn, wants
 from tests.support.worlds import IDS, SCHEMA, SMALL, World, append, append_ids, stage
 
 GRACE_S = 100.0
@@ -92,6 +93,30 @@ def test_many_files_become_few_and_a_reader_sees_what_it_saw_I1_I2(world):
     assert done.bytes_after < done.bytes_before
     assert len({entry.file.uid for entry in entries(world)}) == 7 + 2  # the open ledger stays as it is
     assert everything_seen(world) == seen
+
+
+def test_files_that_writers_share_because_they_committed_together_are_joined_too(world):
+    for numbers in ((1, 2), (3, 4)):
+        wants(world.log(), numbers[0], 10 + numbers[0])
+        append_in_turn(world.log(), numbers[1])
+    write(world, range(5, 13))
+    before, files = everything_seen(world), [entry.file for entry in entries(world)]
+    assert files[0] == files[1] != files[2] == files[3]
+    done = rewrite(world.log())
+    assert (done.entries, done.files_before, done.files_after) == (8, 6, 2)  # the third ledger is not sealed yet
+    assert everything_seen(world) == before
+    assert rewrite(world.log()).entries == 0
+    collect(world, 3)
+    assert everything_seen(world) == before
+
+
+def test_a_ledger_that_is_one_file_stays_as_it_is(tmp_path):
+    world = World(tmp_path, replace(LIMITS, commits_per_ledger=2), SeededClock(1))
+    wants(world.log(), 1)
+    append_in_turn(world.log(), 2)
+    write(world, range(3, 4))
+    assert rewrite(world.log()).entries == 0
+    assert len({entry.file for entry in entries(world)}) == 2
 
 
 def test_a_second_time_there_is_nothing_to_do_and_no_leaf_is_read_for_it(world):

@@ -35,7 +35,7 @@ from tests.support import REPOSITORY
 from tests.support.described import described
 from tests.support.golden import meaning, put_old_nodes
 from tests.support.old_code import OldProcess, call_old, make_old_namespace
-from tests.support.zookeeper import dump, nodes_of, put_nodes
+from tests.support.zookeeper import as_user, dump, nodes_of, put_nodes
 
 GOLDEN = REPOSITORY / "tests" / "golden" / "format1"
 
@@ -309,7 +309,7 @@ def golden(namespace: str, folder: Path, password: str | None = None) -> str:
 
 def assert_golden(namespace: str, storage: str, password: str | None = None) -> None:
     before = json.loads((GOLDEN / "meaning.json").read_text())
-    with closing(ZooKeeperMetadata(namespace, password=password)) as metadata:
+    with closing(ZooKeeperMetadata(as_user(namespace, password))) as metadata:
         found = as_json(meaning(metadata, open_storage(storage)))
     for topic in ("t", "keyed"):
         leaves, was = found[topic].pop("index")["leaves"], before[topic].pop("index")["leaves"]
@@ -718,7 +718,7 @@ def test_whatever_an_old_process_does_during_the_upgrade_is_kept_or_refused(name
 
 def test_a_namespace_with_a_password_keeps_it(namespace, tmp_path):
     storage = golden(namespace, tmp_path, password="me:secret")
-    with closing(ZooKeeperMetadata(namespace, password="me:secret")) as metadata:
+    with closing(ZooKeeperMetadata(as_user(namespace, "me:secret"))) as metadata:
         Upgrade(metadata, limits=GOLDEN_LIMITS).run()
     with nodes_of(namespace, "me:secret") as (client, root):
         for path in (path for path in dump(namespace, "me:secret") if path):

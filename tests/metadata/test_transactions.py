@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pyspark_ledger.base.limits import Limits
-from pyspark_ledger.errors import Conflict, NotFound, OutcomeUnknown, Unavailable
+from pyspark_ledger.errors import Conflict, NotAllowed, NotFound, OutcomeUnknown, Unavailable
 from pyspark_ledger.metadata.port import Create, EntityKey, NamespaceKey, OutboxKey, Put
 from pyspark_ledger.metadata.records import Entity, Marker, Namespace
 from pyspark_ledger.metadata.transactions import PlainNode, Transactions
@@ -235,3 +235,42 @@ def test_a_node_that_another_makes_meanwhile_is_found_I14(server):
     mine, other = Client(server), Client(server)
     before_it_writes(mine, lambda: other.transactions.make(NamespaceKey(), Namespace("other", 0), "the namespace"))
     assert mine.transactions.make(NamespaceKey(), Namespace("mine", 0), "the namespace").record.storage == "other"
+
+
+class Forbidden(MemoryMetadata):
+    """Loses the first answer, and then does not let the client do it any more: it has lost its role in between."""
+
+    reads_too = False
+
+    def transact(self, ops) -> None:
+        if self._faults.transacts:
+            raise NotAllowed("no role any more")
+        super().transact(ops)
+
+    def read(self, key, on_change=None):
+        if self.reads_too and self._faults.transacts:
+            raise NotAllowed("no role any more")
+        return super().read(key, on_change)
+
+
+def forbidden(server: MemoryServer, fault: str, *, reads_too: bool = False) -> Client:
+    faults = Faults()
+    faults.next_transact(fault)
+    metadata = Forbidden(server, faults, CLOCK)
+    metadata.reads_too = reads_too
+    return Client(server, metadata=metadata)
+
+
+def test_who_loses_the_right_after_a_lost_answer_learns_what_became_of_it_I14(server):
+    assert forbidden(server, "applied_then_lost").add(b"a", b"1" * 16).content == b"a"
+    with pytest.raises(OutcomeUnknown):  # without an id of the operation nobody can tell
+        forbidden(server, "applied_then_lost").add(b"b")
+    with pytest.raises(OutcomeUnknown, match="may not even read any more"):
+        forbidden(server, "applied_then_lost", reads_too=True).add(b"c", b"2" * 16)
+    lost = forbidden(server, "lost_before").transactions
+    with pytest.raises(NotAllowed):  # it was not applied, and never will be
+        lost.carry_out([Put(KEY, Entity(b"d"), 3)], lambda: None, "a change")
+    seen = iter([None, True])  # it arrives only after it was sent again, and refused
+    sent = forbidden(server, "applied_then_lost").transactions
+    assert sent.carry_out([Put(KEY, Entity(b"e"), None)], lambda: next(seen), "a change")
+    assert content(server) == b"e"

@@ -184,7 +184,7 @@ class Play:
                 patch.object(module, "threading", SimpleNamespace(RLock=lambda: TurnLock(self.stage.schedule)))
             )
         stack.enter_context(patch.object(logging.getLogger(chores.__name__), "exception", self.given_up))
-        stack.enter_context(patch.object(planning, "shared_namespace", lambda address, *_: self.sessions[address]))
+        stack.enter_context(patch.object(planning, "shared_namespace", lambda where: self.sessions[where.zookeeper]))
         return stack
 
     def given_up(self, message: str, *what: object) -> None:

@@ -149,10 +149,8 @@ class Transactor(Sharer):
         event = Acknowledge(positions=positions, revision=messages[0].revision, together=name, **self.common())
         with ExitStack() as stack:
             asked = stack.enter_context(self.recorder.asking(event))
-            sent = {
-                topic: stack.enter_context(self.recorder.asking(Send(topic=topic, rows=some, together=name)))
-                for topic, some in rows.items()
-            }
+            sends = [Send(topic=topic, rows=some, role=event.role, together=name) for topic, some in rows.items()]
+            sent = {send.topic: stack.enter_context(self.recorder.asking(send)) for send in sends}
             transaction = Transaction(self.namespace())
             transaction.append(OUT, [{"n": number} for number in numbers])
             transaction.append(TABLE, [{"k": f"made of {number}", "n": number} for number in numbers])

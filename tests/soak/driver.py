@@ -51,6 +51,10 @@ SETTINGS = {
 }
 
 
+# Spark gives a Python worker ten seconds to start, which is too little now and then if two cores have much to do.
+NO_WORKER = "Python worker failed to connect back"
+
+
 class Query:
     """One stream from the ledger to the ledger."""
 
@@ -75,7 +79,7 @@ class Query:
             fans_out="topicColumn" in self.write,
         )  # fmt: skip
         common = {"zookeeper": self.world.zookeeper}
-        read = common | {"includeMetadata": "true", "maxRowsPerTrigger": "300", "minPartitions": "2"} | self.read
+        read = common | {"includeMetadata": "true", "maxRowsPerTrigger": "1000", "minPartitions": "2"} | self.read
         rows = spark.readStream.format("ledger").options(**read).load(self.source)
         tapped = rows.coalesce(1).mapInArrow(tap, tap.schema)  # one task, in the order of its partitions
         write = common | {"checkpointLocation": str(self.world.checkpoint(self.life))} | self.write
@@ -85,6 +89,8 @@ class Query:
         """Notes what it was told, and prepares the next start."""
         lines = [line for line in text.splitlines() if CODE.search(line)]
         print(f"{time.monotonic():.1f} {self.life} told {lines[0] if lines else text}", flush=True)
+        if NO_WORKER in text:
+            return
         if not self.goes_on_after(CODE.findall(text)):
             raise SystemExit(f"{self.life} failed by something unexpected: {text}")
 

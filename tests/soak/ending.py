@@ -149,10 +149,13 @@ def _is_finished(world: World, send: Send) -> bool:
 # -- beyond the checker -----------------------------------------------------------------------------------------------
 
 
-def is_copied(client: LedgerClient) -> bool:
-    """Whether the last order is the last that was copied."""
+def not_copied(client: LedgerClient) -> int:
+    """How many orders are to be copied yet; 0 only if the last one is the last that was copied."""
     order, copied = (deque(client.reader(topic, end="latest"), 1) for topic in (ORDERS, COPIES))
-    return [_copied(row_of(record)) for record in copied] == [row_of(record).value for record in order]
+    if [_copied(row_of(record)) for record in copied] == [row_of(record).value for record in order]:
+        return 0
+    written, done = (namespace_of(client).log(topic).refresh(sync=True).head.records for topic in (ORDERS, COPIES))
+    return max(1, written - done)
 
 
 def is_spread(client: LedgerClient) -> bool:

@@ -176,12 +176,10 @@ class Transactor(Member):
         rows = tuple(Row(row_of(message).value) for message in messages)
         positions = tuple(message.position for message in messages)
         acknowledge = Acknowledge(positions=positions, revision=messages[0].revision, together=name, **self.common())
+        sends = [Send(topic=topic, rows=rows, role=acknowledge.role, together=name) for topic in (PAID, POSTED)]
         with ExitStack() as stack:
             asked = stack.enter_context(self.recorder.asking(acknowledge))
-            sent = {
-                topic: stack.enter_context(self.recorder.asking(Send(topic=topic, rows=rows, together=name)))
-                for topic in (PAID, POSTED)
-            }
+            sent = {send.topic: stack.enter_context(self.recorder.asking(send)) for send in sends}
             transaction = self.client.transaction()
             for topic in sent:
                 transaction.append(topic, [{"v": row.value} for row in rows])

@@ -13,9 +13,9 @@ from pyspark.sql.types import DayTimeIntervalType, StringType, StructField, Stru
 
 from pyspark_ledger.base.bitmap import Bitmap
 from pyspark_ledger.base.runs import Runs
-from pyspark_ledger.cli import ddl
 from pyspark_ledger.datasource.types import arrow_schema, spark_schema
-from pyspark_ledger.files import mask
+from pyspark_ledger.describe import ddl
+from pyspark_ledger.files import mask, packed_rows
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.ipc_layout import buffer_count
 from pyspark_ledger.outbox.entities import Content, Pending
@@ -51,6 +51,21 @@ def _node(data: bytes) -> object:
     key = paths.key(path)
     assert key is not None
     return codec.decode(key, record, path)
+
+
+_BROUGHT = pa.schema([("n", pa.int64()), ("text", pa.string()), ("list", pa.list_(pa.int32())), ("none", pa.null())])
+
+
+def _brought() -> list[bytes]:
+    """Records that a request to append brings along, with their number in front."""
+    rows = [{"n": number, "text": "x" * number, "list": [number] * number} for number in range(3)]
+    batches = [pa.RecordBatch.from_pylist(rows[:count], schema=_BROUGHT) for count in (1, 3)]
+    return [bytes([batch.num_rows]) + packed_rows.pack(batch) for batch in batches]
+
+
+@parser_of("packed-rows", _brought)
+def _packed_rows(data: bytes) -> object:
+    return packed_rows.unpack(data[1:], _BROUGHT, data[0] if data else 0, "a request to append").to_pylist()
 
 
 @parser_of("codec-format1", lambda: _numbered("format1"))

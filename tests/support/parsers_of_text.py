@@ -11,14 +11,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from pyspark_ledger.base import names
+from pyspark_ledger.base import names, profiles, uris
+from pyspark_ledger.base.login import login_of
 from pyspark_ledger.base.position import EARLIEST, Position
-from pyspark_ledger.cli import ddl
-from pyspark_ledger.cli.jsonlines import Decoder
 from pyspark_ledger.cli.writing import _csv, _json, _Source
 from pyspark_ledger.cli.writing import _numbered as _numbered_records
 from pyspark_ledger.datasource import offsets
 from pyspark_ledger.datasource.options import ReadOptions, WriteOptions
+from pyspark_ledger.describe import ddl
+from pyspark_ledger.describe.jsonlines import Decoder
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.jsonrows import encoder
 from pyspark_ledger.files.storage import normalise_uri
@@ -56,6 +57,18 @@ OFFSET = offsets.Offset(
 OFFSET = replace(OFFSET, commit=places.SeenCommit(17, b"\x0a\x1b\x2c\x3d"), reset=b"\4\5\6\7")
 OLD_OFFSET = {"v": 1, "topic": UUID, "pos": "1:2:3", "rev": 0, "epoch": 0}
 OFFSETS = (json.dumps(document(OFFSET)), json.dumps(OLD_OFFSET))
+
+
+PROFILES = (
+    '[prod]\nzookeeper = "zk1:2281/prod"\n"zookeeper.password" = "me:x"\n"zookeeper.tls.verify" = "ca"\n[test]',
+    '[a]\n"zookeeper.tls" = true\n[b.zookeeper.sasl]\nuser = "u"\npassword = "p"\nmechanism = "DIGEST-MD5"\n',
+)
+
+
+@parser("profiles", *PROFILES)
+def _profiles(data: bytes) -> object:
+    found = profiles.parse("config.toml", data)
+    return [login_of(profiles.settings_in("config.toml", name, values)) for name, values in found.items()]
 
 
 @parser("place", "earliest", "LATEST", "3:17:0", *OFFSETS, "2026-11-01T00:00:00Z", "2026-11-01", "2026-11-01T01:02+02")
@@ -126,6 +139,15 @@ def _zookeeper_place(data: bytes) -> object:
 @parser("storage-root", "/data/ledger", "file:///data", "s3a://bucket/a/?region=eu-west-1", "~/x", "relative")
 def _storage(data: bytes) -> object:
     return normalise_uri(text_of(data))
+
+
+@parser("storage-keys", "s3://bucket/a?region=eu-west-1", "abfss://box@account.dfs.core.windows.net/a", "/a@b?c")
+def _keys(data: bytes) -> object:
+    """Whoever shows a URI does not fail, and what is shown has no keys."""
+    text = text_of(data)
+    if not uris.has_keys(text):
+        assert uris.shown(text) == text or "(" in uris.shown(text)
+    return uris.check_no_keys(text), uris.shown(text)
 
 
 @parser("connect-string", "127.0.0.1:2181", "a:1,b:2/some/root", "[::1]:2181")

@@ -10,10 +10,16 @@ from pathlib import Path
 from kazoo.client import KazooClient
 from kazoo.security import CREATOR_ALL_ACL
 
+from pyspark_ledger.base.settings import Settings
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
 from pyspark_ledger.zk_metadata.session import split_connect_string
 
 Dump = dict[str, tuple[bytes, int, int]]  # path -> data, version, ephemeral owner
+
+
+def as_user(namespace: str, password: str | None) -> Settings:
+    """The namespace, and ``user:password``."""
+    return Settings.of({"zookeeper": namespace, "zookeeper.password": password})
 
 
 @contextmanager

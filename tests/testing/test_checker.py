@@ -442,6 +442,33 @@ def test_what_a_skip_has_passed_over_is_not_unseen_and_what_lies_behind_it_is():
     assert check(edit(events, Poll, number=2, change={"rows": ()})).names == {"poll skip", "unseen"}
 
 
+def test_what_one_of_those_who_share_still_has_in_hand_is_unseen_only_when_the_cursor_has_passed_it():
+    told, sub = Story(), {"subscription": "s"}
+    for n in range(4):
+        told.send("p", f"v{n}")
+    told.add(CursorSeen(**sub), "looker")
+    told.poll("c1", 0, 1, shared=True, again=True, **sub)
+    told.poll("c2", 2, 4, shared=True, again=True, **sub)
+    for process, n in (("c1", 0), ("c2", 2), ("c2", 3)):
+        told.add(Acknowledge(positions=(told.at(n),), moved=True, **sub), process)
+    told.add(CursorSeen(mark_delete=told.at(1), **sub), "looker")
+    events = told.end()
+    assert check(events).anomalies == []
+    passed = edit(events, CursorSeen, number=2, change={"mark_delete": told.at(3)})
+    assert check(passed).names == {"unseen", "passed without acknowledgement"}
+
+
+def test_a_letter_that_died_before_a_reset_does_not_say_from_where_on_records_are_expected_after_it():
+    told, sub = Story(), {"subscription": "s"}
+    for n in range(6):
+        told.send("p", f"v{n}")
+    told.poll("c1", 0, 2, shared=True, again=True, **sub)
+    told.add(Reset(to=told.at(4), revision=1, **sub), "resetter")
+    told.poll("c1", 4, 6, shared=True, again=True, revision=1, **sub)
+    told.add(DeadLetters(rows=(told.rows[0],), **sub), "looker")
+    assert check(told.end()).anomalies == []
+
+
 def test_a_skip_of_which_nobody_heard_may_have_kept_what_was_acknowledged_before():
     """The query went on from where it was, past two skips. The first of them made revision 1, and nobody was told."""
     told = Story()

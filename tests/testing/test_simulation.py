@@ -74,6 +74,7 @@ def test_a_retention_that_holds_nothing_back_is_found_out_I15(monkeypatch):
             Play(seed).run()
 
 
+@pytest.mark.soak  # hundreds of histories: in make search
 def test_a_rollback_that_nobody_looks_for_is_found_out(monkeypatch):
     for look in ("_check_follows", "refused", "check_has_commit"):
         monkeypatch.setattr(Log, look, lambda *_: None)

@@ -9,6 +9,7 @@ import pytest
 
 from pyspark_ledger import LedgerClient
 from pyspark_ledger.append.producer import Producer
+from pyspark_ledger.base.settings import Settings
 from pyspark_ledger.client import namespace_of, shared_namespace
 from pyspark_ledger.errors import DataLoss, Unavailable
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
@@ -97,12 +98,13 @@ def test_a_process_that_spark_keeps_is_let_in_at_once_I16(tmp_path):
     """Otherwise it is refused until the server has caught up, and with it every query that is started again."""
     data, storage = tmp_path / "zookeeper", str(tmp_path / "storage")
     with LocalZooKeeper(data_dir=data, fsync=False) as server:
-        before = shared_namespace(server.address, storage, None)
+        settings = Settings.of({"zookeeper": server.address, "storage": storage})
+        before = shared_namespace(settings)
         before.create_topic("t", SCHEMA)
-        assert shared_namespace(server.address, storage, None) is before
+        assert shared_namespace(settings) is before
         Backups(server, data, tmp_path / "none").lose()
         with (
-            closing(shared_namespace(server.address, storage, None)) as again,
+            closing(shared_namespace(settings)) as again,
             pytest.raises(DataLoss, match="LEDGER_NAMESPACE_LOST"),
         ):
             again.log("t")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from pyspark_ledger.base import compute as pc
 from pyspark_ledger.base.clock import SYSTEM_CLOCK
 from pyspark_ledger.datasource.executor.staging import (
     Destination,

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from pyspark_ledger.files.storage import open_storage
-from pyspark_ledger.log.rows import SliceRows, read_slice
+from pyspark_ledger.base import compute as pc
+from pyspark_ledger.files.storage import Root
+from pyspark_ledger.log.rows import SliceRows, read_slices
 from pyspark_ledger.log.slices import Slice
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ _OF_IDS = ("producer", "sequenceId")
 class LedgerPartition(InputPartition):
     """What one task reads, with everything it needs: executors touch storage only, never ZooKeeper."""
 
-    storage: str
+    storage: Root
     uuid: str
     topic: str
     slices: tuple[Slice, ...]
@@ -58,12 +58,11 @@ def read_partition(partition: InputPartition, schema: StructType) -> Iterator[pa
     data = pa.schema([field for field in target if field.name != METADATA or partition.own_metadata])
     with_metadata = len(data) < len(target)
     with_ids = with_metadata and any(field.name in _OF_IDS for field in target.field(METADATA).type)
-    storage = open_storage(partition.storage)
+    storage = partition.storage.open()
     count = 0
-    for piece in partition.slices:
-        for rows in read_slice(storage, partition.uuid, piece, data, with_ids=with_ids):
-            count += rows.batch.num_rows
-            yield _with_metadata(rows, target, partition) if with_metadata else rows.batch
+    for rows in read_slices(storage, partition.uuid, partition.slices, data, with_ids=with_ids):
+        count += rows.batch.num_rows
+        yield _with_metadata(rows, target, partition) if with_metadata else rows.batch
     logger.info("read topic=%s slices=%d records=%d", partition.topic, len(partition.slices), count)
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from pyspark_ledger.base import compute as pc
 from pyspark_ledger.base.names import STAGING_TOPIC, check_topic_name
 from pyspark_ledger.datasource.executor.dying import DeadLetters
 from pyspark_ledger.datasource.executor.staging import (

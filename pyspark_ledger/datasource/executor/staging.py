@@ -17,7 +17,7 @@ from pyspark_ledger.datasource.logs import LogSettings
 from pyspark_ledger.dedup.id_ranges import IdColumns, IdRanges
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.entryfile import EntryWriter
-from pyspark_ledger.files.storage import open_storage
+from pyspark_ledger.files.storage import Root
 from pyspark_ledger.metadata.records import Entry, FileRef
 from pyspark_ledger.tokens.ids import TokenColumn
 
@@ -48,7 +48,7 @@ class Destination:
 class TaskPlan:
     """What the driver knows and every task needs."""
 
-    storage: str
+    storage: Root
     compression: str | None
     producer: str
     sequence: int | None
@@ -162,7 +162,7 @@ class EntryStage:
 
     def __init__(self, plan: TaskPlan, uuid: str, epoch: int, target: pa.Schema) -> None:
         self._plan, self.uuid, self._epoch, self.target = plan, uuid, epoch, target
-        self._writer = EntryWriter(open_storage(plan.storage), uuid, epoch, target, plan.compression)
+        self._writer = EntryWriter(plan.storage.open(), uuid, epoch, target, plan.compression)
         self._ranges = IdRanges(plan.ids, plan.known) if plan.ids is not None else None
         self._tokens = plan.tokens.gatherer() if plan.tokens is not None else None
 
@@ -195,7 +195,7 @@ class EntryStage:
             from pyspark_ledger.base.clock import SYSTEM_CLOCK
             from pyspark_ledger.files.topicfiles import TopicFiles  # few tasks need it
 
-            files = TopicFiles(open_storage(self._plan.storage), self.uuid, SYSTEM_CLOCK)
+            files = TopicFiles(self._plan.storage.open(), self.uuid, SYSTEM_CLOCK)
             return files.stage_table(summary, self._epoch, "lz4")
         buffer = pa.BufferOutputStream()
         with pa.ipc.new_stream(buffer, summary.schema) as writer:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from pyspark_ledger.cli import ddl
-from pyspark_ledger.cli.output import Row
-from pyspark_ledger.cli.rows import compacted, given_up, moment, policies
 from pyspark_ledger.compaction import run as compaction
+from pyspark_ledger.describe import ddl
+from pyspark_ledger.describe.policies import policies
+from pyspark_ledger.describe.rows import Row, compacted, given_up, moment
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.trimmed import begin
 from pyspark_ledger.metadata.port import CursorKey, GcKey, PartKey

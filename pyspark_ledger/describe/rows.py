@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark_ledger.base.position import EARLIEST
-from pyspark_ledger.cli.arguments import NEVER, bytes_or_never, time_or_never
-from pyspark_ledger.cli.output import Row
-from pyspark_ledger.metadata.records import Head, Policies, Topic
+from pyspark_ledger.metadata.records import Head, Topic
 
 if TYPE_CHECKING:
     from pyspark_ledger.compaction.run import CompactionStats
+
+__all__ = ["Row", "compacted", "given_up", "moment", "summary"]
+
+Row = Mapping[str, Any]
 
 
 def moment(milliseconds: int | None) -> datetime | None:
@@ -37,26 +40,6 @@ def summary(topic: Topic, head: Head) -> Row:
         "key": topic.key,
         "generation": head.generation.number if head.generation else None,
     }
-
-
-def policies(policies: Policies) -> Row:
-    return {
-        "deduplication": "default" if policies.deduplication is None else policies.deduplication,
-        "snapshot_commits": policies.snapshot_commits or "default",
-        "evict_producers_after": time_or_never(policies.evict_producers_ms),
-        "retention_age": time_or_never(policies.retention_ms),
-        "retention_bytes": bytes_or_never(policies.retention_bytes),
-        "backlog_quota": _quota(policies),
-        "backlog_action": "evict" if policies.evict_backlog else "hold",
-        "expire_subscriptions_after": time_or_never(policies.expire_subscriptions_ms),
-        "compact_after": bytes_or_never(policies.compact_after_bytes),
-        "rewrite_below": bytes_or_never(policies.rewrite_below_bytes),
-    }
-
-
-def _quota(policies: Policies) -> str:
-    limits = bytes_or_never(policies.backlog_bytes), time_or_never(policies.backlog_ms)
-    return ",".join(limit for limit in limits if limit != NEVER) or NEVER
 
 
 def compacted(stats: CompactionStats | None) -> Row | None:

@@ -10,7 +10,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, localcontext
 from functools import partial
@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 import pyarrow.types as pat
 
-from pyspark_ledger.cli.ddl import type_name
+from pyspark_ledger.describe.ddl import type_name
 from pyspark_ledger.errors import InvalidInput
 
 Convert = Callable[[Any], Any]
@@ -32,7 +32,9 @@ class Decoder:
     """Turns JSON or cells of a table into a record that fits a topic. InvalidInput names the column and what is wrong
     with it."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, *, without: Collection[str] = ()) -> None:
+        """``without``: names that are passed over, unless the topic has columns of these names."""
+        self._without = {name for name in without if name not in schema.names}
         self._fields = {field.name: _decode(field) for field in schema}
         self._cells = {field.name: _cell(field.type) for field in schema}
         self._required = [field.name for field in schema if not field.nullable]
@@ -51,14 +53,15 @@ class Decoder:
         """One row of a table. An empty cell is null."""
         if len(cells) != len(names):
             raise InvalidInput(f"{len(cells)} cells for {len(names)} columns", "LEDGER_INVALID_VALUE")
-        return self.record(
-            {name: self._cells[name](cell) if cell else None for name, cell in zip(names, cells, strict=True)}
-        )
+        named = [(name, cell) for name, cell in zip(names, cells, strict=True) if name not in self._without]
+        return self.record({name: self._cells[name](cell) if cell else None for name, cell in named})
 
     def record(self, value: Mapping[str, Any]) -> dict[str, Any]:
         self._check(value)
         record = {}
         for name, given in value.items():
+            if name in self._without:
+                continue
             try:
                 record[name] = self._fields[name](given)
             except (ValueError, RecursionError) as error:
@@ -77,7 +80,7 @@ class Decoder:
 
     def _check(self, names: Iterable[str]) -> None:
         for name in names:
-            if name not in self._fields:
+            if name not in self._fields and name not in self._without:
                 near = difflib.get_close_matches(name, self._fields, 1)
                 hint = f" (did you mean '{near[0]}'?)" if near else ""
                 raise InvalidInput(

@@ -1,0 +1,1 @@
+"""The workloads, one module each. All have the face of `base.Workload`."""
