@@ -177,11 +177,11 @@ $(PEERS)/.ready: pyproject.toml $(BUILD_LOCK) requirements-peers.lock benchmarks
 	@$(PEERS)/bin/python -m benchmarks.peers.jars .peers
 	@touch $@
 
-# A whole run is written into docs/benchmarks.md. A part of one is only printed, like one that is SMALL.
+# What was measured replaces its part of docs/benchmarks.md. A run that is SMALL is only printed.
 bench-peers: java $(PEERS)/.ready ## measure beside Kafka, Delta and Parquet; ONLY=tiny,writers for some of it
 	@$(PEERS)/bin/python -m benchmarks.peers --rounds $(ROUNDS) $(if $(ROWS),--rows $(ROWS)) $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(LONG),--long) $(if $(SMALL),--small)
-	@$(if $(ONLY)$(SMALL),,$(PEERS)/bin/python -m benchmarks.peers.report .peers/results.json)
+	@$(if $(SMALL),,$(PEERS)/bin/python -m benchmarks.peers.report .peers/results.json)
 
 search: setup ## properties and state machines with new random examples, twenty times as many, and the long tests
 	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-search} $(PY) -m pytest -m "soak or hypothesis" -n $(WORKERS) --timeout 0

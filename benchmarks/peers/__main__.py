@@ -1,4 +1,5 @@
-"""`python -m benchmarks.peers`: the workloads, or some of them. The results go to a JSON file after each."""
+"""`python -m benchmarks.peers`: the workloads, or some of them. The results go to a JSON file after each, with what
+they were taken on: `benchmarks.peers.report` replaces just these in docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ import pyarrow
 import pyspark
 
 import pyspark_ledger
-from benchmarks.contestants import Bench
+from benchmarks.contestants import Bench, Results
 from benchmarks.peers.broker import Broker
 from benchmarks.peers.driver import TERMINATED, leave_on_sigterm
 from benchmarks.peers.jars import BROKER, SPARK, SPARK_S3, jars
@@ -82,9 +83,9 @@ def run(asked: argparse.Namespace) -> None:
     leave_on_sigterm()
     os.environ.update(CREDENTIALS)  # Spark's processes have the environment of its start
     sizes = Sizes.of(asked.rows, asked.long, asked.small)
-    results: dict[str, Any] = {"environment": environment(asked, sizes), "workloads": {}, "failed": []}
+    taken_on, results, failed = environment(asked, sizes), {}, []
     for key in SHOWN_ENVIRONMENT:
-        print(f"{key}: {results['environment'][key]}", flush=True)
+        print(f"{key}: {taken_on[key]}", flush=True)
     loaded = jars(asked.jars, "spark")
     with work_folder(asked.work) as work, ExitStack() as stack:
         zookeeper = stack.enter_context(LocalZooKeeper())
@@ -98,16 +99,20 @@ def run(asked: argparse.Namespace) -> None:
         stage = Stage(bench, broker, sizes, loaded, asked.systems, pids if LEDGER in asked.systems else ())
         for kind in WORKLOADS:
             if kind.name in asked.only:
-                _measure(kind(), stage, results)
+                runs = _measured(kind(), stage)
+                if runs is None:
+                    failed.append(kind.name)
+                    continue
+                results[kind.name] = {"environment": taken_on, "runs": runs}
                 asked.out.parent.mkdir(parents=True, exist_ok=True)
                 asked.out.write_text(json.dumps(results, indent=1) + "\n")
     print(f"\nThe results are in {asked.out}; python -m benchmarks.peers.report writes them into docs/benchmarks.md.")
-    if results["failed"]:
-        raise SystemExit(f"failed: {', '.join(results['failed'])}")
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
 
 
-def _measure(workload: Workload, stage: Stage, results: dict[str, Any]) -> None:
-    """One that fails does not take the others' figures with it."""
+def _measured(workload: Workload, stage: Stage) -> Results | None:
+    """None if it failed: it does not take the others' figures with it."""
     print(f"\n{workload.name}: {workload.title}", flush=True)
     try:
         runs = workload.measure(stage)
@@ -115,10 +120,9 @@ def _measure(workload: Workload, stage: Stage, results: dict[str, Any]) -> None:
         if stage.bench.spark.sparkContext._jsc.sc().isStopped() or getattr(error, "code", None) == TERMINATED:
             raise
         traceback.print_exc()
-        results["failed"].append(workload.name)
-    else:
-        results["workloads"][workload.name] = runs
-        print("\n" + workload.table(runs), flush=True)
+        return None
+    print("\n" + workload.table(runs), flush=True)
+    return runs
 
 
 if __name__ == "__main__":

@@ -160,7 +160,8 @@ TINY = {
     LEDGER: [{"p50_ms": 250, "p99_ms": 350}, {"p50_ms": 260, "p99_ms": 360}],
     KAFKA: [{"p50_ms": 170, "p99_ms": 300}, {"p50_ms": 180, "p99_ms": 310}],
 }
-RESULTS = {"environment": ENVIRONMENT, "workloads": {"tiny": TINY}, "failed": []}
+RESULTS = {"tiny": {"environment": ENVIRONMENT, "runs": TINY}}
+LATER = {"newest": {"environment": ENVIRONMENT | {"commit": "1234567"}, "runs": {LEDGER: [{"read_s": 1.0}]}}}
 PAGE = f"# Benchmarks\n\n{report.BEGIN}\n\nold\n\n{report.END}\n\nthe rest\n"
 
 
@@ -201,6 +202,27 @@ def test_the_page_is_written_between_its_markers_and_nowhere_else():
             report.written(broken, RESULTS)
 
 
+def test_a_workload_that_was_taken_on_something_else_says_so_itself():
+    wide = {"wide": {"environment": ENVIRONMENT, "runs": {LEDGER: [{"write_mrows": 1.0}]}}}
+    above, newest = report.written(PAGE, RESULTS | wide | LATER).split("### The newest record")
+    assert above.count("at commit abcdef0") == 1
+    assert "at commit 1234567" not in above
+    assert newest.index("at commit 1234567") < newest.index("| read s")
+
+
+def test_a_run_of_some_workloads_leaves_the_others_as_they_were(tmp_path, monkeypatch):
+    shown, page, run = tmp_path / "shown.json", tmp_path / "page.md", tmp_path / "run.json"
+    shown.write_text(json.dumps(RESULTS))
+    page.write_text(PAGE)
+    run.write_text(json.dumps(LATER))
+    for name, value in (("SHOWN", shown), ("PAGE", page), ("PICTURES", tmp_path / "pictures")):
+        monkeypatch.setattr(report, name, value)
+    monkeypatch.setattr("sys.argv", ["report", str(run)])
+    report.main()
+    assert json.loads(shown.read_text()) == RESULTS | LATER
+    assert page.read_text() == report.written(PAGE, RESULTS | LATER)
+
+
 def test_plots_are_drawn_from_the_medians_and_shown(tmp_path):
     (page := tmp_path / "page.md").write_text(PAGE)
     pictures = tmp_path / "pictures"
@@ -215,7 +237,7 @@ def test_plots_are_drawn_from_the_medians_and_shown(tmp_path):
 
 def test_a_run_that_is_small_is_not_written(tmp_path, monkeypatch, capsys):
     small = tmp_path / "small.json"
-    small.write_text(json.dumps(RESULTS | {"environment": ENVIRONMENT | {"small": True}}))
+    small.write_text(json.dumps({"tiny": {"environment": ENVIRONMENT | {"small": True}, "runs": TINY}}))
     monkeypatch.setattr("sys.argv", ["report", str(small)])
     before = report.PAGE.read_text()
     with pytest.raises(SystemExit):

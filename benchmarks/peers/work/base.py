@@ -69,7 +69,8 @@ def middle(runs: Sequence[Figures], key: str) -> float | None:
 class Workload(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
-    one_round: ClassVar[bool] = False  # with no warm-up: what it measures takes long, or begins anew each time
+    one_round: ClassVar[bool] = False  # what it measures takes long, or begins anew each time
+    warm_up: ClassVar[bool] = True  # for what goes on in the one session; and never where one round is all
     plots: ClassVar[tuple[Plot, ...]] = ()
     versus: ClassVar[tuple[Versus, ...]] = ()
 
@@ -94,7 +95,7 @@ class Workload(ABC):
         runs = {name: partial(self.run, stage, name) for name in self.contestants(stage)}
         self.prepare(stage)
         try:
-            return race(bench, runs, lambda _, run: run(), warm_up=not self.one_round)
+            return race(bench, runs, lambda _, run: run(), warm_up=self.warm_up and not self.one_round)
         finally:
             self.clean(stage)
 

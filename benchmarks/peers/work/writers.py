@@ -25,7 +25,7 @@ _KEYS = {"commits_per_s": "records/s", "p50_ms": "p50 ms", "p99_ms": "p99 ms", "
 class Writers(Workload):
     name = "writers"
     title = "Many processes write to one topic, one record per flush"
-
+    warm_up = False  # every process is new
     plots = (Plot("commits_per_s@16", "Sixteen processes, one record per flush: records a second"),)
 
     def contestants(self, stage: Stage) -> tuple[str, ...]:
