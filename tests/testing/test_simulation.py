@@ -15,12 +15,15 @@ import pytest
 
 from pyspark_ledger.append import append as protocol
 from pyspark_ledger.cursors.revision import SeenRevision
-from pyspark_ledger.errors import DataLoss
+from pyspark_ledger.errors import CorruptData, DataLoss
 from pyspark_ledger.lifecycle import gc, retention
 from pyspark_ledger.log.log import Log
+from pyspark_ledger.metadata.ephemeral import Ephemeral
+from pyspark_ledger.testing.checker import Report
+from pyspark_ledger.testing.disk import MemoryStorage
 from pyspark_ledger.testing.history import Reset
 from tests.simulation.keepers import Operator
-from tests.simulation.play import SCENES, Play, Rollback, era
+from tests.simulation.play import SCENES, Failure, Play, Rollback, era
 from tests.simulation.readers import SubscribedQuery
 from tests.simulation.subscribers import Resetter
 from tests.simulation.writers import Writer
@@ -72,6 +75,36 @@ def test_a_retention_that_holds_nothing_back_is_found_out_I15(monkeypatch):
     with pytest.raises(DataLoss, match="LEDGER_TRIMMED"):
         for seed in seeds("a log that is given up", 4):
             Play(seed).run()
+
+
+def test_a_gc_that_leaves_something_is_found_out_I12(monkeypatch):
+    monkeypatch.setattr(gc, "collect", lambda log, **_: None)
+    with pytest.raises(Failure, match="files of 'table' that nothing names"):
+        Play(0, "a table", 0.03).run()
+
+
+def test_a_lock_that_stays_is_found_out_because_somebody_does_not_get_on_I16(monkeypatch):
+    monkeypatch.setattr(Ephemeral, "release", lambda node: None)
+    with pytest.raises(Failure, match=r"compactor-3 does not get on.*LEDGER_COMPACTION_RUNNING"):
+        Play(0, "a table", 0.0).run()
+
+
+def test_files_that_are_not_synced_are_found_out_when_the_power_fails_I1(monkeypatch):
+    def power_fails(seed: int) -> Report:
+        play = Play(seed, "the log", 0.0)
+
+        def cut() -> None:
+            for process in play.cast:
+                process.kill()
+            play.stage.disk.power_loss(play.stage.chance)
+
+        play.stage.later(4.0, cut)
+        return play.run()
+
+    assert power_fails(1).anomalies == []
+    monkeypatch.setattr(MemoryStorage, "close_file", lambda disk, path, file: setattr(file, "data", bytes(file.data)))
+    with pytest.raises(CorruptData, match=r"\.arrow is (?:missing|damaged)"):
+        power_fails(1)
 
 
 @pytest.mark.soak  # hundreds of histories: in make search
