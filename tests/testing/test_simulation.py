@@ -15,7 +15,7 @@ import pytest
 
 from pyspark_ledger.append import append as protocol
 from pyspark_ledger.cursors.revision import SeenRevision
-from pyspark_ledger.errors import CorruptData, DataLoss
+from pyspark_ledger.errors import CorruptData, DataLoss, InvalidInput
 from pyspark_ledger.lifecycle import gc, retention
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.metadata.ephemeral import Ephemeral
@@ -107,11 +107,23 @@ def test_files_that_are_not_synced_are_found_out_when_the_power_fails_I1(monkeyp
         power_fails(1)
 
 
-@pytest.mark.soak  # hundreds of histories: in make search
-def test_a_rollback_that_nobody_looks_for_is_found_out(monkeypatch):
+def test_a_rollback_that_nobody_looks_for_is_found_out_I18(monkeypatch):
+    """Few histories come to harm: mostly the versions of nodes keep a writer out that has not noticed."""
+
+    def comes_to_harm(seed: int) -> bool:
+        try:
+            return bool(Play(seed, "a rollback", 0.0).run().anomalies)
+        except CorruptData:
+            return True
+        except InvalidInput as error:  # the operator wants to repair what nobody has seen
+            if error.code != "LEDGER_NOTHING_TO_REPAIR":
+                raise
+            return False
+
+    assert not comes_to_harm(20)
     for look in ("_check_follows", "refused", "check_has_commit"):
         monkeypatch.setattr(Log, look, lambda *_: None)
-    assert wrong("a rollback", 40, first=125)
+    assert any(map(comes_to_harm, range(20, 300))), "seed 20 did; when the simulation has changed, another one does"
 
 
 class HurriedResetter(Resetter):
