@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
-from kazoo.client import KazooClient
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Deadline
 from pyspark_ledger.base.position import Position
@@ -19,6 +18,7 @@ from pyspark_ledger.cursors.revision import RevisionController
 from pyspark_ledger.errors import LedgerError
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
 from pyspark_ledger.metadata.port import OwnerKey, PartKey
+from tests.support import zookeeper
 from tests.support.query import eventually
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -41,11 +41,7 @@ def clients(namespace, storage_root) -> Iterator[Callable[[], LedgerClient]]:
 
 def expire(client: LedgerClient) -> None:
     """The server ends the client's session behind its back."""
-    connection = namespace_of(client).metadata._lease.connection(Deadline(SYSTEM_CLOCK, 10))
-    twin = KazooClient(client.zookeeper.partition("/")[0], client_id=connection.client.client_id)
-    twin.start()
-    twin.stop()
-    twin.close()
+    zookeeper.expire(namespace_of(client).metadata._lease.connection(Deadline(SYSTEM_CLOCK, 10)).client)
 
 
 def test_an_owner_and_a_pin_are_there_again_after_a_lost_session_while_nobody_calls(clients):
