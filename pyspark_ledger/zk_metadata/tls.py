@@ -129,9 +129,7 @@ def _looked_after(secure: ssl.SSLSocket, tls: Tls) -> Refusal | None:
     return None
 
 
-def _what_is_wrong(
-    error: ssl.SSLCertVerificationError, host: str, port: int, tls: Tls | None, timeout_s: float
-) -> str:
+def _what_is_wrong(error: ssl.SSLCertVerificationError, host: str, port: int, tls: Tls | None, timeout_s: float) -> str:
     if error.verify_code == _EXPIRED:
         return "has expired: it must be renewed"
     if error.verify_code == _NOT_YET:
