@@ -85,6 +85,7 @@ def test_a_server_that_goes_away_in_the_middle_leaves_nothing_standing(tmp_path,
         original = getattr(owner, step)
 
         def go_away(*arguments):
+            namespace_of(client).metadata._timeout_s = 2.0  # until here it has all the time that it needs
             server.kill(0)
             threading.Timer(3.5, server.restart, (0,)).start()
             return original(*arguments)
@@ -93,12 +94,12 @@ def test_a_server_that_goes_away_in_the_middle_leaves_nothing_standing(tmp_path,
         with pytest.raises(LedgerError):
             call(client)
         monkeypatch.undo()
-        with _client(server, tmp_path, 30.0, "another:session") as other:
+        with _client(server, tmp_path, "another:session") as other:
             eventually(lambda: _works(lambda: call(other)))
 
 
-def _client(server: LocalZooKeeper, folder, timeout_s: float = 2.0, password: str | None = None) -> LedgerClient:
-    return LedgerClient(f"{server.address}/x", str(folder), timeout_s=timeout_s, password=password)
+def _client(server: LocalZooKeeper, folder, password: str | None = None) -> LedgerClient:
+    return LedgerClient(f"{server.address}/x", str(folder), password=password)
 
 
 def _works(call: Callable[[], object]) -> bool:
