@@ -18,7 +18,7 @@ from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import client_of
 from pyspark_ledger.dedup import sequences
 from pyspark_ledger.dedup.batch_ids import BatchId
-from pyspark_ledger.dedup.id_ranges import LEFT_OUT_TABLES, IdColumns, IdRanges
+from pyspark_ledger.dedup.id_ranges import LEFT_OUT_TABLES, RANGES, IdColumns, IdRanges
 from pyspark_ledger.dedup.producers import Producers
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.files import mask
@@ -103,6 +103,14 @@ def test_of_equal_ids_in_a_batch_the_first_wins_in_a_task_and_across_tasks_I5(wo
 
 def test_tasks_whose_ids_meet_only_at_the_edge_share_that_id_I5(world):
     append_ids(world.log(), [[("a", 1), ("a", 2)], [("a", 2), ("a", 3)]])
+    assert [sequence for _, sequence, _ in read_ids(world.log())] == [1, 2, 3]
+
+
+def test_ranges_of_one_producer_in_one_run_are_compared_I5(world, monkeypatch):
+    """A task that had more rows than one run has several ranges of a producer, which may come as one array."""
+    two = pa.table([["a", "a"], [1, 2], [2, 3], [True, True]], schema=RANGES)
+    monkeypatch.setattr(IdRanges, "table", lambda self: two)
+    append_ids(world.log(), [[("a", 1), ("a", 2), ("a", 2), ("a", 3)]])
     assert [sequence for _, sequence, _ in read_ids(world.log())] == [1, 2, 3]
 
 
