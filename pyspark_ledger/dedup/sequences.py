@@ -96,13 +96,22 @@ class Sequences:
         if self._slots and len(names) >= _MANY and len(self) <= _TIMES * len(names):
             here = self._all_names()
             if here.nbytes + names.nbytes < _MOST_BYTES:
-                encoded = pa.chunked_array([here, *names.chunks]).dictionary_encode()
-                distinct = encoded.chunk(0).dictionary
-                codes = pa.concat_arrays([chunk.indices for chunk in encoded.chunks[1:]])
-                new = pa.nulls(len(distinct) - len(here), pa.int64())
-                return Encoded(distinct, codes, pa.concat_arrays([self._all_slots(), new]))
+                return self._found(names, one_array(pc.index_in(names, value_set=here)))
         one = one_array(names).dictionary_encode()
         return Encoded(one.dictionary, one.indices, self.slots(one.dictionary.to_pylist()))
+
+    def _found(self, names: pa.ChunkedArray, codes: pa.Array) -> Encoded:
+        """``codes``: where each name is in ``_all_names``; null for one that is not."""
+        here, slots = self._all_names(), self._all_slots()
+        if not codes.null_count:
+            return Encoded(here, codes, slots)
+        missing = codes.is_null()
+        new = one_array(names.filter(missing)).dictionary_encode()
+        return Encoded(
+            pa.concat_arrays([here, new.dictionary]),
+            pc.replace_with_mask(codes, missing, pc.add(new.indices, pa.scalar(len(here), pa.int32()))),
+            pa.concat_arrays([slots, pa.nulls(len(new.dictionary), pa.int64())]),
+        )
 
     def _all_names(self) -> pa.Array:
         """In the order of ``_slots``, to whose end new ones come."""
