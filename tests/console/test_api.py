@@ -131,6 +131,19 @@ def test_records_go_from_the_newest_backwards_and_from_a_place_forwards(console)
     assert numbers(after) == list(range(7, 14))
 
 
+def test_records_are_found_by_the_time_when_they_were_published(console):
+    assert numbers(console.api("/topics/orders/records", limit=1, **{"from": "2000-01-01T00:00:00Z"})) == [0]
+    published = console.api("/topics/orders/records/1:2:0").json["publish_time"]
+    found = console.api("/topics/orders/records", limit=1, **{"from": published}).json["records"]
+    assert [record["publish_time"] for record in found] == [published]
+
+
+def test_a_page_that_cannot_show_records_says_why_and_not_that_there_are_none(console):
+    page = console.ask("/topics/orders/records?column=n&value=one").text
+    assert "LEDGER_INVALID_PARAMETER" in page
+    assert "No records here" not in page
+
+
 def test_pages_forwards_and_backwards_have_each_record_once(console):
     for backwards in ("", "true"):
         found, place = [], "latest" if backwards else "earliest"
