@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -419,7 +420,7 @@ class Maintainer(Role):
 
     def __init__(self, world: World, name: str, start: int) -> None:
         super().__init__(world, name, start)
-        self.ears = Ears()
+        self.ears = Ears(partial(_progressed, world, name))
         logging.getLogger(lifecycle.__name__).addHandler(self.ears)
         logging.getLogger(lifecycle.__name__).setLevel(logging.INFO)
 
@@ -441,14 +442,21 @@ class Maintainer(Role):
 
 
 class Ears(logging.Handler):
-    """Maintenance goes on after every error, and only logs it: so one that no fault explains is heard here."""
+    """Maintenance goes on after every error, and only logs it: so one that no fault explains is heard here. On a busy
+    machine a step through all topics takes minutes, so what was done for one of them is progress too."""
 
     unexpected = ""
+
+    def __init__(self, progressed: Callable[[float], None]) -> None:
+        super().__init__()
+        self._progressed = progressed
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if record.levelno < logging.WARNING:
             print(f"{time.monotonic():.1f} {text}", flush=True)
+            if text.startswith("maintained "):
+                self._progressed(time.time())
             return
         said(text)
         if record.exc_info or any(code not in EXPECTED for code in CODE.findall(text)):
