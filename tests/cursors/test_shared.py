@@ -266,6 +266,16 @@ def test_cumulative_acknowledgement_is_refused_by_name(world):
         consumer.acknowledge_cumulative(take(consumer, 1)[0])
 
 
+def test_what_is_no_message_or_no_time_is_refused_by_name(world):
+    for subscriber in (Consumer(world.log(), "alone"), shared(world)):
+        for act in (subscriber.acknowledge, subscriber.negative_acknowledge):
+            with pytest.raises(InvalidInput, match="'3:17:0' is no message of a consumer"):
+                act("3:17:0")
+        with pytest.raises(InvalidInput, match="timeout_s is '5', and must be a number of seconds"):
+            subscriber.receive("5")
+        assert subscriber.acknowledge(take(subscriber, 1)[0])
+
+
 def test_the_record_stays_small_however_far_some_are_behind_I13(tmp_path):
     """Gaps make it grow; so nobody goes further ahead than a limit."""
     world = a_world(tmp_path, shared_acks_bytes=100)

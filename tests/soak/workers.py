@@ -18,7 +18,6 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -420,7 +419,7 @@ class Maintainer(Role):
 
     def __init__(self, world: World, name: str, start: int) -> None:
         super().__init__(world, name, start)
-        self.ears = Ears(partial(_progressed, world, name))
+        self.ears = Ears(lambda: _progressed(world, name, time.time()))
         logging.getLogger(lifecycle.__name__).addHandler(self.ears)
         logging.getLogger(lifecycle.__name__).setLevel(logging.INFO)
 
@@ -442,21 +441,20 @@ class Maintainer(Role):
 
 
 class Ears(logging.Handler):
-    """Maintenance goes on after every error, and only logs it: so one that no fault explains is heard here. On a busy
-    machine a step through all topics takes minutes, so what was done for one of them is progress too."""
+    """Maintenance goes on after every error, and only logs it: so one that no fault explains is heard here. A round
+    over all topics takes minutes on a busy machine, so each thing that was done counts as progress."""
 
     unexpected = ""
 
-    def __init__(self, progressed: Callable[[float], None]) -> None:
+    def __init__(self, something_done: Callable[[], None]) -> None:
         super().__init__()
-        self._progressed = progressed
+        self._something_done = something_done
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if record.levelno < logging.WARNING:
             print(f"{time.monotonic():.1f} {text}", flush=True)
-            if text.startswith("maintained "):
-                self._progressed(time.time())
+            self._something_done()
             return
         said(text)
         if record.exc_info or any(code not in EXPECTED for code in CODE.findall(text)):
