@@ -118,29 +118,32 @@ def _highest(ids: pa.Table) -> pa.Table:
 
 def _summary(ids: pa.Table) -> pa.Table:
     """One range for each producer."""
-    grouped = ids.group_by("producer", use_threads=False).aggregate(
+    producer, sequence = one_array(ids["producer"]), one_array(ids["sequence"])
+    encoded = producer.dictionary_encode()
+    if len(encoded.dictionary) == len(producer):  # each has one record
+        return pa.table([producer, sequence, sequence, pa.repeat(True, len(producer))], schema=RANGES)
+    rows = pa.table({"code": encoded.indices, "sequence": sequence})
+    grouped = rows.group_by("code", use_threads=False).aggregate(
         [("sequence", "min"), ("sequence", "max"), ("sequence", "count")]
     )
     low, high, count = grouped["sequence_min"], grouped["sequence_max"], grouped["sequence_count"]
     # One id is distinct, two are if they differ. More have to be compared.
     distinct = pc.or_(pc.equal(count, 1), pc.and_(pc.equal(count, 2), pc.less(low, high)))
     if not pc.all(distinct).as_py():
-        repeated = _repeating(one_array(ids["producer"]), one_array(ids["sequence"]))
-        distinct = pc.invert(pc.is_in(grouped["producer"], value_set=repeated))
-    return pa.table([grouped["producer"], low, high, distinct], schema=RANGES)
+        distinct = pc.invert(pc.is_in(grouped["code"], value_set=_repeating(encoded.indices, sequence)))
+    return pa.table([encoded.dictionary.take(one_array(grouped["code"])), low, high, distinct], schema=RANGES)
 
 
-def _repeating(producer: pa.Array, sequence: pa.Array) -> pa.Array:
+def _repeating(code: pa.Array, sequence: pa.Array) -> pa.Array:
     """The producers that bring an id twice. Cheap if the ids of each rise, as they nearly always do."""
-    encoded = producer.dictionary_encode()
-    order = pc.array_sort_indices(encoded.indices)  # stable: rows of one producer stay in order
-    codes, ids = encoded.indices.take(order), sequence.take(order)
+    order = pc.array_sort_indices(code)  # stable: rows of one producer stay in order
+    codes, ids = code.take(order), sequence.take(order)
     falls = pc.and_(pc.equal(codes[1:], codes[:-1]), pc.less_equal(ids[1:], ids[:-1]))
     if not pc.any(falls).as_py():
-        return encoded.dictionary[:0]
+        return code[:0]
     rows = pa.table({"code": codes, "sequence": ids}).group_by(["code", "sequence"], use_threads=False)
     counted = rows.aggregate([([], "count_all")])
-    return encoded.dictionary.take(one_array(counted.filter(pc.greater(counted["count_all"], 1))["code"]).unique())
+    return one_array(counted.filter(pc.greater(counted["count_all"], 1))["code"]).unique()
 
 
 def is_new(sequence: pa.Array | pa.ChunkedArray, last: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

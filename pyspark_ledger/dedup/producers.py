@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from pyspark_ledger.base.arrays import one_array
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.names import forget_command
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.dedup.batch_ids import owner, runs_before
-from pyspark_ledger.dedup.sequences import Sequences
+from pyspark_ledger.dedup.sequences import Encoded, Sequences
 from pyspark_ledger.errors import Conflict
 from pyspark_ledger.files.topicfiles import RowCodec, TopicFiles, check_columns
 from pyspark_ledger.metadata.records import Commit, DedupSnapshot, ProducerState
@@ -84,12 +85,22 @@ class Producers:
         """(last, slot) of each producer whose records bring their own ids; null for one that is new. A slot is valid
         until the next commit is applied."""
         slots = self._sequences.slots(names.to_pylist())
-        if slots.null_count:
-            unknown = names.filter(slots.is_null()).to_pylist()
-            if taken := self._owned.keys() & unknown:
-                raise _owned_by_batches(self._owned[min(taken)], topic)
-            self.check_not_evicted(unknown, topic)
+        self._check_unknown(names, slots, topic)
         return pa.table({"last": self._sequences.last(slots), "slot": slots})
+
+    def encode(self, names: pa.ChunkedArray, topic: str) -> tuple[Encoded, pa.Array]:
+        """The producers of a batch as numbers, and the last id of each of these as in :meth:`look_up`."""
+        encoded = self._sequences.encode(names)
+        self._check_unknown(encoded.names, encoded.slots, topic)
+        return encoded, self._sequences.last(encoded.slots)
+
+    def _check_unknown(self, names: pa.Array, slots: pa.Array, topic: str) -> None:
+        if not slots.null_count or not (self._owned or self._evicted):
+            return
+        unknown = names.filter(slots.is_null()).to_pylist()
+        if taken := self._owned.keys() & unknown:
+            raise _owned_by_batches(self._owned[min(taken)], topic)
+        self.check_not_evicted(unknown, topic)
 
     def last_sequence(self, name: str, topic: str) -> int | None:
         return self.look_up(pa.array([name], pa.string()), topic)["last"][0].as_py()  # type: ignore[no-any-return]
@@ -129,14 +140,14 @@ class Producers:
 
     def _raise(self, commit: Commit, files: TopicFiles, highest: pa.Table | None) -> None:
         if highest is not None:
-            columns = [highest[name].to_pylist() for name in ("producer", "sequence")]
-            slots = highest["slot"].combine_chunks()
-        elif commit.highest_file is not None:
-            columns, slots = files.fetch_as(commit.highest_file, _highest_ids), None
+            producers, ids, slots = (one_array(highest[name]) for name in ("producer", "sequence", "slot"))
+            self._sequences.raise_to(producers, ids, commit.publish_ms, slots)
+            return
+        if commit.highest_file is not None:
+            names, last = files.fetch_as(commit.highest_file, _highest_ids)
         else:
-            columns, slots = [list(column) for column in zip(*commit.highest, strict=True)] or [[], []], None
-        names, last = columns
-        self._sequences.put(names, last, [commit.publish_ms] * len(names), slots)
+            names, last = [list(column) for column in zip(*commit.highest, strict=True)] or [[], []]
+        self._sequences.put(names, last, [commit.publish_ms] * len(names))
 
     def _after(self, old: ProducerState | None, commit: Commit) -> ProducerState:
         past = runs_before(old.run, old.past_runs, commit.run, self._limits.past_runs) if old else ()

@@ -23,6 +23,8 @@ from pyspark_ledger.files.entryfile import EntryReader
 from pyspark_ledger.files.storage import Storage
 from pyspark_ledger.metadata.records import Entry
 
+_TIMES = 4  # as much work as there are ranges is less than sorting them
+
 
 @dataclass(frozen=True, slots=True)
 class NewRecords:
@@ -46,41 +48,26 @@ class RecordIds:
         rows: pa.RecordBatch | None = None,
     ) -> None:
         self.columns, self._storage, self._uuid, self._rows = columns, storage, uuid, rows
-        table = pa.concat_tables([RANGES.empty_table(), *ranges]).combine_chunks()
+        table = pa.concat_tables([RANGES.empty_table(), *ranges])
+        self._runs = [len(chunk) for chunk in table["low"].chunks]  # as the tasks have summarised them
         entry_of = [pa.repeat(pa.scalar(i, pa.int64()), part.num_rows) for i, part in enumerate(ranges)]
         self._entry = pa.chunked_array(entry_of, pa.int64()).combine_chunks()
-        encoded = one_array(table["producer"]).dictionary_encode()
-        self._names, self._codes = encoded.dictionary, encoded.indices
+        self._producers = table["producer"]  # not as one array: with a million names that takes a while
         self._low, self._high = one_array(table["low"]), one_array(table["high"])
-        self._suspects = self._codes.filter(pc.invert(one_array(table["distinct"])))
-        self._highest = self._high
-        if len(self._names) < len(self._codes):
-            self._compare_ranges()
+        self._distinct = one_array(table["distinct"])
 
     @property
     def lowest(self) -> int | None:
         """The lowest id, if all are in one range, and so of one producer."""
         return self._low[0].as_py() if len(self._low) == 1 else None
 
-    def _compare_ranges(self) -> None:
-        """Finds the highest id of each producer, and those that may have brought an id in two ranges."""
-        by_producer = pa.table({"code": self._codes, "low": self._low})
-        order = pc.sort_indices(by_producer, [("code", "ascending"), ("low", "ascending")])
-        codes, low, high = self._codes.take(order), self._low.take(order), self._high.take(order)
-        same = pc.equal(codes[1:], codes[:-1])
-        meets = pc.and_(same, pc.less_equal(low[1:], high[:-1]))
-        self._suspects = pa.concat_arrays([self._suspects, codes[1:].filter(meets)]).unique()
-        if len(self._suspects):
-            highest = pa.table({"code": codes, "high": high}).group_by("code", use_threads=False)
-            self._highest = one_array(highest.aggregate([("high", "max")])["high_max"])  # in the order of codes
-        else:  # ranges that rise: the last is the highest
-            self._highest = high.filter(pa.concat_arrays([pc.invert(same), pa.array([True])]))
-
     def new_records(self, entries: Sequence[Entry], producers: Producers, topic: str) -> NewRecords:
         """Compares the batch with the state before it; of equal ids in the batch the first one counts. Has to be called
         again if the state has changed."""
-        state = producers.look_up(self._names, topic)
-        last = one_array(state["last"])
+        encoded, last = producers.encode(self._producers, topic)
+        self._names, self._codes = encoded.names, encoded.codes
+        self._suspects = self._codes.filter(pc.invert(self._distinct))
+        highest = self._compare_ranges()
         whole, undecided = self._decide_by_ranges(last)
         kept: list[Entry | None] = [None] * len(entries)
         for number in whole:
@@ -89,19 +76,58 @@ class RecordIds:
         for number, rows in zip(undecided, rows_of, strict=True):
             kept[number] = mask.cut(entries[number], rows)
         new = tuple(entry for entry in kept if entry is not None)
-        rises = is_new(self._highest, last)
-        highest = pa.table({"producer": self._names, "sequence": self._highest, "slot": state["slot"]})
+        rises = pc.and_(is_new(highest, last), highest.is_valid())
+        raised = pa.table({"producer": self._names, "sequence": highest, "slot": encoded.slots})
         return NewRecords(
             new,
             sum(entry.records for entry in entries) - sum(entry.kept for entry in new),
-            highest if pc.all(rises).as_py() else highest.filter(rises),
+            raised if pc.all(rises).as_py() else raised.filter(rises),
         )
+
+    def _compare_ranges(self) -> pa.Array:
+        """The highest id of each producer, null for one that is not in the batch. Finds those that may have brought an
+        id in two ranges."""
+        if len(self._names) == len(self._codes) == 1:  # of a service's producer, which writes often
+            return self._high
+        highest = self._rising()
+        return self._sorted_ranges() if highest is None else highest
+
+    def _rising(self) -> pa.Array | None:
+        """The same if each producer is in a run once, and the ranges of each rise from run to run, as they nearly
+        always do: then none meet. None if not, or if there are so many runs that sorting takes less."""
+        count = len(self._names)
+        if len(self._runs) * count > _TIMES * max(len(self._codes), 1):
+            return None
+        highest, start = pa.nulls(count, pa.int64()), 0
+        for length in self._runs:
+            codes, low, high = (each.slice(start, length) for each in (self._codes, self._low, self._high))
+            start += length
+            placed = pc.scatter(high, codes, max_index=count - 1)
+            if count - placed.null_count < length:  # a producer is there twice
+                return None
+            if not pc.all(pc.greater(low, highest.take(codes)), min_count=0).as_py():
+                return None
+            highest = pc.coalesce(placed, highest)
+        return highest
+
+    def _sorted_ranges(self) -> pa.Array:
+        by_producer = pa.table({"code": self._codes, "low": self._low})
+        order = pc.sort_indices(by_producer, [("code", "ascending"), ("low", "ascending")])
+        codes, low, high = self._codes.take(order), self._low.take(order), self._high.take(order)
+        meets = pc.and_(pc.equal(codes[1:], codes[:-1]), pc.less_equal(low[1:], high[:-1]))
+        self._suspects = pa.concat_arrays([self._suspects, codes[1:].filter(meets)]).unique()
+        rows = pa.table({"code": codes, "high": high})
+        by_code = rows.group_by("code", use_threads=False).aggregate([("high", "max")])
+        found = (one_array(by_code[name]) for name in ("high_max", "code"))
+        return pc.scatter(*found, max_index=len(self._names) - 1)
 
     def _decide_by_ranges(self, last: pa.Array) -> tuple[list[int], list[int]]:
         """The entries that are entirely new, and those whose rows have to be compared; the others are old."""
         last_of_range = last.take(self._codes)
         old = pc.fill_null(pc.less_equal(self._high, last_of_range), False)
         whole = pc.and_not(is_new(self._low, last_of_range), pc.is_in(self._codes, value_set=self._suspects))
+        if pc.all(whole).as_py():
+            return self._entry.unique().to_pylist(), []
         ranges = pa.table({"entry": self._entry, "whole": whole, "old": old})
         by_entry = ranges.group_by("entry", use_threads=False).aggregate([("whole", "all"), ("old", "all")]).to_pylist()
         undecided = [row["entry"] for row in by_entry if not row["whole_all"] and not row["old_all"]]

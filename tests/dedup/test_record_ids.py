@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -15,8 +16,9 @@ from pyspark_ledger.append.admission import ByBatchId, StagedBatch
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.client import client_of
+from pyspark_ledger.dedup import sequences
 from pyspark_ledger.dedup.batch_ids import BatchId
-from pyspark_ledger.dedup.id_ranges import LEFT_OUT_TABLES, IdColumns, IdRanges
+from pyspark_ledger.dedup.id_ranges import LEFT_OUT_TABLES, RANGES, IdColumns, IdRanges
 from pyspark_ledger.dedup.producers import Producers
 from pyspark_ledger.errors import Conflict, InvalidInput
 from pyspark_ledger.files import mask
@@ -101,6 +103,14 @@ def test_of_equal_ids_in_a_batch_the_first_wins_in_a_task_and_across_tasks_I5(wo
 
 def test_tasks_whose_ids_meet_only_at_the_edge_share_that_id_I5(world):
     append_ids(world.log(), [[("a", 1), ("a", 2)], [("a", 2), ("a", 3)]])
+    assert [sequence for _, sequence, _ in read_ids(world.log())] == [1, 2, 3]
+
+
+def test_ranges_of_one_producer_in_one_run_are_compared_I5(world, monkeypatch):
+    """A task that had more rows than one run has several ranges of a producer, which may come as one array."""
+    two = pa.table([["a", "a"], [1, 2], [2, 3], [True, True]], schema=RANGES)
+    monkeypatch.setattr(IdRanges, "table", lambda self: two)
+    append_ids(world.log(), [[("a", 1), ("a", 2), ("a", 2), ("a", 3)]])
     assert [sequence for _, sequence, _ in read_ids(world.log())] == [1, 2, 3]
 
 
@@ -194,12 +204,17 @@ def model(batches):
 
 
 @settings(max_examples=examples(150), deadline=None)
-@given(batches=BATCHES, inline=st.booleans(), data=st.data())
-def test_any_batches_in_any_order_give_the_models_log_I1_I2_I5(tmp_path_factory, batches, inline, data):
+@given(batches=BATCHES, inline=st.booleans(), many=st.booleans(), data=st.data())
+def test_any_batches_in_any_order_give_the_models_log_I1_I2_I5(tmp_path_factory, batches, inline, many, data):
+    with mock.patch.object(sequences, "_MANY", 1 if many else 10**9):  # a batch of many producers is looked up at once
+        check_against_the_model(tmp_path_factory.mktemp("w"), batches, inline, data)
+
+
+def check_against_the_model(folder, batches, inline, data):
     limits = (
         SMALL if inline else Limits(4, index_fanout=3, inline_entries=0, inline_mask_bytes=0, inline_producers_bytes=0)
     )
-    world = World(tmp_path_factory.mktemp("w"), limits, schema=IDS)
+    world = World(folder, limits, schema=IDS)
     log = world.log()
     for number, tasks in enumerate(batches):
         append_ids(log if number % 3 else world.log(), tasks, str(number))
@@ -210,6 +225,28 @@ def test_any_batches_in_any_order_give_the_models_log_I1_I2_I5(tmp_path_factory,
     view = fresh.view()
     assert view.head.records == len(wanted)
     check_limits_and_positions(fresh, view, wanted, data.draw(st.integers(1, 5)))
+
+
+def test_very_many_producers_are_as_exact_as_few_I5(world):
+    """Names in other orders, forgotten ones, new ones, old and repeated ids: the whole state is compared each time."""
+    log, last = world.log(), {}
+    names = [f"device-{n}" for n in range(3_000)]
+    for batch, turn in enumerate((1, -1, 1, -1)):
+        tasks = [names[:2_000][::turn], names[: 1_500 + 500 * batch][::-turn]]  # most are in both
+        rows = [[(who, 2 * batch + task) for who in each] for task, each in enumerate(tasks)]
+        rows[1] += rows[0][:batch]  # and a few ids twice
+        appended = append_ids(log, [*rows, [("device-7", 0)]])  # which is old from the second batch on
+        assert appended.dropped == batch + 1
+        for who, sequence in [*rows[0], *rows[1]]:
+            last[who] = max(sequence, last.get(who, -1))
+        for gone in (names[batch], "device-7"):
+            forget(log, gone)
+            del last[gone]
+        assert {state.name: state.sequence for state in log.producers()[1].all()} == last
+        assert last_ids(world.log()) == last
+        append_ids(log, [[("device-7", 0)]])
+        last["device-7"] = 0
+        assert append_ids(log, [[("device-7", 0)]]).duplicate
 
 
 def check_limits_and_positions(log, view, wanted, rows):

@@ -56,7 +56,7 @@ GUARDS = [
     Guard(
         "dedup/an-evicted-producer-of-records",
         "dedup/producers.py",
-        ("            self.check_not_evicted(unknown, topic)\n"),
+        ("        self.check_not_evicted(unknown, topic)\n"),
         instead="",
         why="Of an evicted producer nobody knows whether a record is new (I5).",
         tests=(
@@ -106,10 +106,26 @@ GUARDS = [
         tests=("dedup/test_record_ids.py::test_tasks_whose_ids_meet_only_at_the_edge_share_that_id_I5",),
     ),
     Guard(
+        "dedup/ranges-that-rise-from-run-to-run",
+        "dedup/record_ids.py",
+        "if not pc.all(pc.greater(low, highest.take(codes)), min_count=0).as_py():",
+        instead="if False:",
+        why="Two tasks may bring the same id, in a batch of very many producers too (I5).",
+        tests=("dedup/test_record_ids.py::test_tasks_whose_ids_meet_only_at_the_edge_share_that_id_I5",),
+    ),
+    Guard(
+        "dedup/a-producer-that-is-in-a-run-twice",
+        "dedup/record_ids.py",
+        "if count - placed.null_count < length:",
+        instead="if False:",
+        why="Of a producer that has two ranges in one run only one would be looked at (I5).",
+        tests=("dedup/test_record_ids.py::test_ranges_of_one_producer_in_one_run_are_compared_I5",),
+    ),
+    Guard(
         "dedup/last-ids-only-rise",
         "dedup/record_ids.py",
-        "highest if pc.all(rises).as_py() else highest.filter(rises)",
-        instead="highest",
+        "raised if pc.all(rises).as_py() else raised.filter(rises)",
+        instead="raised",
         why="A batch of old ids must not put a producer's last id back (I5).",
         tests=("dedup/test_record_ids.py::test_old_records_beside_new_ones_of_another_do_not_put_the_last_id_back_I5",),
     ),
