@@ -17,7 +17,7 @@ from pyspark_ledger.append.prepared import Draft, PreparedCommit
 from pyspark_ledger.base.clock import Deadline
 from pyspark_ledger.errors import OutcomeUnknown
 from pyspark_ledger.log.log import Log
-from pyspark_ledger.log.queue import Answer
+from pyspark_ledger.log.queue import Answer, WriteQueue
 from pyspark_ledger.metadata.ephemeral import Ephemeral
 from pyspark_ledger.metadata.port import Delete, Op, RequestKey, TransactionLost
 from pyspark_ledger.metadata.records import Commit, Request
@@ -76,6 +76,13 @@ class Turn:
         While others commit, one look at the answers is all that it costs. Only if nothing happens for a while it looks
         who is first."""
         queue = self._log.queue
+        queue.is_wanted = True
+        try:
+            return self._wait(queue)
+        finally:
+            queue.is_wanted = False
+
+    def _wait(self, queue: WriteQueue) -> Answer | Commit | None:
         patience_s = queue.patience_s
         while True:
             while queue.wait_for_answers(patience_s):

@@ -64,6 +64,8 @@ class WriteQueue:
         self.patience_s = 0.0  # how long it waits before it looks whether it is first
         self._answered = threading.Event()  # there may be new answers
         self._answered.set()
+        self._arrived: Versioned[Answers] | None = None  # the newest ones, if they have come by themselves
+        self.is_wanted = False  # they are to do so
 
     # -- who does not wait ---------------------------------------------------------------------------------
 
@@ -173,12 +175,24 @@ class WriteQueue:
     def answer(self, id: bytes) -> Answer | None:
         """Where a commit is that somebody made for us; None if it is not known here. Watches for the next ones."""
         self._answered.clear()
-        found = self._log.metadata.read(self._answers_key, self._answered.set)
+        found, self._arrived = self._arrived, None
+        if found is None:
+            found = self._log.metadata.read(self._answers_key, self._ask_again, self)
         answer = None if found is None else _find(found.record.packed, id)
         if found is not None and answer is not None:
             self.saw_next(answer.number + 1)
             self._log.saw_epoch(found.record.gc_epoch)
         return answer
+
+    def take(self, found: Versioned[Answers]) -> None:
+        """New answers have come by themselves, on another thread."""
+        self._arrived = found
+        self._answered.set()
+
+    def _ask_again(self) -> None:
+        """There may be new ones, or the connection was lost, and what came before that is not watched any more."""
+        self._arrived = None
+        self._answered.set()
 
     def answer_ops(self, new: Iterable[Answer], gc_epoch: int) -> list[Op]:
         """Leaves answers, and the last ones before them, for those who are slow to look."""

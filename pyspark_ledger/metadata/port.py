@@ -387,6 +387,15 @@ class TransactionLost(Conflict):
         self.op = op
 
 
+class Ahead(Protocol[R]):
+    """Whoever wants a record as soon as it has changed. Called from any thread; must not block, nor use the store."""
+
+    @property
+    def is_wanted(self) -> bool: ...
+
+    def take(self, found: Versioned[R]) -> None: ...
+
+
 class Metadata(Protocol):
     """Reads may be stale unless :meth:`sync` came before; transactions are decided by versions alone."""
 
@@ -422,9 +431,13 @@ class Metadata(Protocol):
         reckoned from this process's monotonic clock. ``exact``: it is asked now."""
         ...
 
-    def read(self, key: Key[R], on_change: Callable[[], None] | None = None) -> Versioned[R] | None:
+    def read(
+        self, key: Key[R], on_change: Callable[[], None] | None = None, ahead: Ahead[R] | None = None
+    ) -> Versioned[R] | None:
         """The record, or None. ``on_change`` is called at most once, from any thread, as a *hint* that it
-        changed (or that the connection did); it may be lost, so poll behind it."""
+        changed (or that the connection did); it may be lost, so poll behind it. It must not block, nor use the store.
+        ``ahead``, where it is wanted, gets the changed record in place of the hint, and so on: that read has the same
+        ``on_change`` and ``ahead``."""
         ...
 
     def read_many(self, keys: Sequence[Key[R]]) -> list[Versioned[R] | None]:

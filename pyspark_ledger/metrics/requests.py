@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Histogram
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.metadata.chores import Chores
-from pyspark_ledger.metadata.port import AnyKey, Key, Metadata, Op, R, Versioned
+from pyspark_ledger.metadata.port import Ahead, AnyKey, Key, Metadata, Op, R, Versioned
 
 T = TypeVar("T")
 _BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -51,8 +51,10 @@ class TimedMetadata(Metadata):
     def now_ms(self, *, exact: bool = False) -> int:
         return self._metadata.now_ms(exact=exact)
 
-    def read(self, key: Key[R], on_change: Callable[[], None] | None = None) -> Versioned[R] | None:
-        return self._timed("read", lambda: self._metadata.read(key, on_change))
+    def read(
+        self, key: Key[R], on_change: Callable[[], None] | None = None, ahead: Ahead[R] | None = None
+    ) -> Versioned[R] | None:
+        return self._timed("read", lambda: self._metadata.read(key, on_change, ahead))
 
     def read_many(self, keys: Sequence[Key[R]]) -> list[Versioned[R] | None]:
         return self._timed("read_many", lambda: self._metadata.read_many(keys))

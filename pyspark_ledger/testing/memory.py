@@ -18,6 +18,7 @@ from pyspark_ledger.base.clock import SYSTEM_CLOCK, Clock
 from pyspark_ledger.errors import InvalidInput, OutcomeUnknown, Unavailable
 from pyspark_ledger.metadata.chores import Chores
 from pyspark_ledger.metadata.port import (
+    Ahead,
     AnswersKey,
     AnyKey,
     Check,
@@ -431,11 +432,11 @@ class MemoryMetadata(Metadata):
     def now_ms(self, *, exact: bool = False) -> int:
         return self._server.clock.now_ms()
 
-    def read(self, key: Key[R], on_change: Hint | None = None) -> Versioned[R] | None:
+    def read(self, key: Key[R], on_change: Hint | None = None, ahead: Ahead[R] | None = None) -> Versioned[R] | None:
         with _Call(self) as server:
             seen = self._seen(key)
             if on_change is not None:
-                server.watch(self, key, on_change)
+                server.watch(self, key, on_change if ahead is None else _ReadAhead(on_change, ahead, self, key))
             found = server.value(key, seen)
             own = server.holder(key) is self._session
             return None if found is None else cast("Versioned[R]", replace(found, own=own))
@@ -548,6 +549,29 @@ class MemoryMetadata(Metadata):
         with _Call(self, by_server=True):
             self._server.drop_watches(self)
             self._connections += 1
+
+
+@dataclass(frozen=True)
+class _ReadAhead:
+    """A hint with which the record comes, if it is wanted: as the server has it at that moment, without a call."""
+
+    on_change: Hint
+    ahead: Ahead[Any] = field(compare=False)
+    client: MemoryMetadata = field(compare=False)
+    key: Key[Any] = field(compare=False)
+
+    def __call__(self) -> None:
+        server = self.client._server
+        with server.lock:
+            found = server.value(self.key, server.time)
+            lives = not (self.client._crashed or self.client._closed)
+            comes = lives and self.ahead.is_wanted and found is not None
+            if comes:
+                server.watch(self.client, self.key, self)
+        if comes and found is not None:
+            self.ahead.take(found)
+        else:
+            self.on_change()
 
 
 class _Call:

@@ -35,6 +35,7 @@ from pyspark_ledger.errors import CorruptData, InvalidInput, LedgerError, NotAll
 from pyspark_ledger.metadata import roles
 from pyspark_ledger.metadata.chores import Chores
 from pyspark_ledger.metadata.port import (
+    Ahead,
     AnyKey,
     Check,
     Create,
@@ -57,6 +58,7 @@ from pyspark_ledger.zk_metadata.multiread import Node, get_children_many, get_ma
 from pyspark_ledger.zk_metadata.raw import NodeAt
 from pyspark_ledger.zk_metadata.refusals import not_allowed
 from pyspark_ledger.zk_metadata.session import Address, Connection, Lease, split_connect_string
+from pyspark_ledger.zk_metadata.watches import ReadAhead, Watch
 
 # ZooKeeper closes the connection without an answer if a request has 1,048,575 bytes or more.
 MAX_TRANSACTION_BYTES = 900_000
@@ -129,16 +131,23 @@ class ZooKeeperMetadata(Metadata):
 
     # -- reads
 
-    def read(self, key: Key[R], on_change: Callable[[], None] | None = None) -> Versioned[R] | None:
+    def read(
+        self, key: Key[R], on_change: Callable[[], None] | None = None, ahead: Ahead[R] | None = None
+    ) -> Versioned[R] | None:
         path = self._path(key)
         looks_at_roles, begun = on_change is None and isinstance(key, NamespaceKey), 0
         if looks_at_roles:
             on_change = self._roles.hint
             begun = self._roles.begin()
-        watch = None if on_change is None else _Watch(on_change)
-        found, client, session = self._retry(
-            path, lambda client, deadline: (_get(client, path, watch, deadline), client, client.client_id)
-        )
+
+        def ahead_of(client: Any) -> ReadAhead | None:
+            return None if ahead is None else ReadAhead(client, path, ahead, lambda node: _decode(key, path, node))
+
+        def attempt(client: Any, deadline: Deadline) -> tuple[Node | None, Any, Any]:
+            watch = None if on_change is None else Watch(on_change, ahead_of(client))
+            return _get(client, path, watch, deadline), client, client.client_id
+
+        found, client, session = self._retry(path, attempt)
         record = _decode(key, path, found, session)
         if looks_at_roles:
             self._roles.saw(client, cast("Versioned[Namespace] | None", record), begun)
@@ -390,32 +399,7 @@ class ZooKeeperMetadata(Metadata):
         )
 
 
-class _Watch:
-    """Calls its callback once. Watches with equal callbacks are equal, so that polling a node sets only one."""
-
-    __slots__ = ("_callback", "_fired")
-
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self._callback = callback
-        self._fired = False
-
-    def __call__(self, _event: Any) -> None:
-        # kazoo also calls this when the connection is lost, and then forgets the watch: so a change that would go
-        # unnoticed is covered too.
-        if not self._fired:
-            self._fired = True
-            self._callback()
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Watch) or self._fired or other._fired:  # one that fired will not call again
-            return False
-        return other._callback == self._callback
-
-    def __hash__(self) -> int:
-        return hash(self._callback)
-
-
-def _get(client: Any, path: str, watch: _Watch | None, deadline: Deadline) -> Node | None:
+def _get(client: Any, path: str, watch: Watch | None, deadline: Deadline) -> Node | None:
     while True:
         found = _unless(NoNodeError, client.get_async(path, watch=watch), deadline)
         if found is not None or watch is None:

@@ -288,6 +288,28 @@ def test_who_is_slow_to_look_at_the_answers_looks_into_the_log_I14(tmp_path):
     assert world.read() == [0, 7, 8, 1]
 
 
+def test_answers_come_unasked_to_who_waits_and_to_nobody_else(world):
+    log, leader, came = world.log(), world.log(), []
+    wants(world.log(), 5)
+    append_in_turn(leader, 6)
+    assert log.queue.answer(bytes(16)) is None  # from here on it watches them
+    log.queue.was_answered_after(0.01)
+
+    def others_act(_: float) -> bool:
+        if not came:
+            append(leader, 1)
+            came.append(log.queue._arrived)
+        return True
+
+    log.queue.wait_for_answers = others_act
+    append(log, 7)
+    assert came != [None]
+    wants(world.log(), 8)
+    append(leader, 2)
+    assert log.queue._arrived is None
+    assert world.read() == [5, 6, 7, 1, 8, 2]
+
+
 def test_who_lost_its_session_while_it_waited_queues_again_I16(world):
     log, seen = world.log(), []
     log.queue.was_answered_after(0.01)

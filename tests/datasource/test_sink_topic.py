@@ -226,9 +226,9 @@ class Counting(MemoryMetadata):
         super().__init__(place.server, None, place.clock)
         self.asked: list[object] = []
 
-    def read(self, key, on_change=None):
+    def read(self, key, on_change=None, ahead=None):
         self.asked.append(key)
-        return super().read(key, on_change)
+        return super().read(key, on_change, ahead)
 
     def sync(self) -> None:
         self.asked.append("sync")

@@ -54,6 +54,17 @@ GUARDS = [
         hangs=True,
     ),
     Guard(
+        "turns/nothing-is-read-ahead-after-a-lost-connection",
+        "zk_metadata/watches.py",
+        "event.type != EventType.CHANGED or ",
+        instead="",
+        why="It would be read in a new session, whose server may be behind, and nobody be told of the loss (I14).",
+        tests=(
+            "zk_metadata/test_zk_session.py::"
+            "test_after_a_lost_connection_there_is_a_hint_also_for_who_wants_the_record",
+        ),
+    ),
+    Guard(
         "turns/known-by-its-id",
         "append/combining.py",
         "return request.commit.id in self._ids",

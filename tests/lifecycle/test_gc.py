@@ -281,9 +281,9 @@ class _Interrupted(MemoryMetadata):
                 hook, self.before = self.before, None
                 hook()
 
-    def read(self, key, on_change=None):
+    def read(self, key, on_change=None, ahead=None):
         self._next()
-        return super().read(key, on_change)
+        return super().read(key, on_change, ahead)
 
     def transact(self, ops):
         self._next()

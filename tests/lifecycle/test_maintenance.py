@@ -238,9 +238,9 @@ class Counted(MemoryMetadata):
 
     requests = 0
 
-    def read(self, key, on_change=None):
+    def read(self, key, on_change=None, ahead=None):
         Counted.requests += 1
-        return super().read(key, on_change)
+        return super().read(key, on_change, ahead)
 
     def read_many(self, keys):
         found = super().read_many(keys)

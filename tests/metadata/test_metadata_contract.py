@@ -435,6 +435,46 @@ def test_a_hint_comes_once(topic: Metadata) -> None:
     assert calls == [1]
 
 
+class Wants:
+    """Somebody who wants a record as soon as it has changed."""
+
+    def __init__(self) -> None:
+        self.is_wanted = True
+        self.came = threading.Event()
+        self.taken: list[int] = []  # the versions that came
+
+    def take(self, found: Versioned[Head]) -> None:
+        self.taken.append(found.version)
+        self.came.set()
+
+
+def test_a_record_that_is_wanted_comes_in_place_of_the_hint_whenever_it_has_changed(
+    topic: Metadata, connect: Callable[[], Metadata]
+) -> None:
+    wants, hint, other = Wants(), threading.Event(), connect()
+    topic.read(HEAD_KEY, hint.set, wants)
+    for version in range(3):
+        other.transact([Put(HEAD_KEY, HEAD, version)])
+        assert wants.came.wait(10)
+        wants.came.clear()
+    assert wants.taken == [1, 2, 3]
+    assert not hint.is_set()
+    wants.is_wanted = False
+    other.transact([Put(HEAD_KEY, HEAD, 3)])
+    assert hint.wait(10)
+    assert wants.taken == [1, 2, 3]
+
+
+def test_that_a_record_which_is_wanted_was_deleted_is_hinted_at(
+    topic: Metadata, connect: Callable[[], Metadata]
+) -> None:
+    wants, hint = Wants(), threading.Event()
+    topic.read(HEAD_KEY, hint.set, wants)
+    connect().transact([Delete(HEAD_KEY)])
+    assert hint.wait(10)
+    assert not wants.taken
+
+
 def test_sync_shows_what_others_were_told_was_done(topic: Metadata, connect: Callable[[], Metadata]) -> None:
     other = connect()
     for version in range(5):

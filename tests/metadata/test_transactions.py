@@ -247,10 +247,10 @@ class Forbidden(MemoryMetadata):
             raise NotAllowed("no role any more")
         super().transact(ops)
 
-    def read(self, key, on_change=None):
+    def read(self, key, on_change=None, ahead=None):
         if self.reads_too and self._faults.transacts:
             raise NotAllowed("no role any more")
-        return super().read(key, on_change)
+        return super().read(key, on_change, ahead)
 
 
 def forbidden(server: MemoryServer, fault: str, *, reads_too: bool = False) -> Client:

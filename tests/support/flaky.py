@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pyspark_ledger.errors import Unavailable
-from pyspark_ledger.metadata.port import Create, Key, Op, R, Versioned
+from pyspark_ledger.metadata.port import Ahead, Create, Key, Op, R, Versioned
 from pyspark_ledger.testing.memory import Faults, MemoryMetadata, ReadFault, TransactFault
 
 
@@ -13,9 +13,11 @@ class Flaky(MemoryMetadata):
     down = False
     down_after: Callable[[Sequence[Op]], bool] | None = None  # a transaction after which nothing is answered any more
 
-    def read(self, key: Key[R], on_change: Callable[[], None] | None = None) -> Versioned[R] | None:
+    def read(
+        self, key: Key[R], on_change: Callable[[], None] | None = None, ahead: Ahead[R] | None = None
+    ) -> Versioned[R] | None:
         self._check()
-        return super().read(key, on_change)
+        return super().read(key, on_change, ahead)
 
     def sync(self) -> None:
         self._check()

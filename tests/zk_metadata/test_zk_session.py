@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from unittest.mock import Mock
 
 import pytest
 
@@ -281,6 +282,17 @@ def test_a_lost_connection_is_a_hint_too(store: ZooKeeperMetadata, proxy: Proxy)
     store.read(KEY, hint.set)
     proxy.cut()
     assert hint.wait(10)
+
+
+def test_after_a_lost_connection_there_is_a_hint_also_for_who_wants_the_record(
+    store: ZooKeeperMetadata, proxy: Proxy
+) -> None:
+    """What has changed meanwhile would go unnoticed: the watch is gone."""
+    hint, wants = threading.Event(), Mock(is_wanted=True)
+    store.read(KEY, hint.set, wants)
+    proxy.cut()
+    assert hint.wait(10)
+    wants.take.assert_not_called()
 
 
 def test_polling_with_one_callback_leaves_one_watch(store: ZooKeeperMetadata, direct: ZooKeeperMetadata) -> None:
