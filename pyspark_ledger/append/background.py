@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
+from pyspark_ledger.base.given import is_number
 from pyspark_ledger.errors import InvalidInput
 
 
@@ -32,7 +33,7 @@ class Background:
             lowest["send_timeout_s"] = 0
         for name, least in lowest.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+            if not is_number(value) or not value >= least:
                 raise InvalidInput(f"{name} is {value!r}, and must be a number that is at least {least}")
         for name, way_on in (("linger_ms", "no background"), ("send_timeout_s", "no end")):
             value = getattr(self, name)

@@ -25,6 +25,7 @@ from pyspark_ledger.append.record_check import RecordCheck
 from pyspark_ledger.append.sender import Sender, may_pass
 from pyspark_ledger.append.waiting import Part, Waiting
 from pyspark_ledger.base.clock import Clock, Deadline
+from pyspark_ledger.base.given import is_number
 from pyspark_ledger.errors import Fenced, InvalidInput, LedgerError, OutcomeUnknown, Unavailable
 
 logger = logging.getLogger(__name__)
@@ -367,7 +368,7 @@ class Delivery:
     def close(self, timeout_s: float | None) -> None:
         if self._is_closed:
             return
-        if timeout_s is not None and not 0 <= timeout_s <= threading.TIMEOUT_MAX:
+        if timeout_s is not None and not (is_number(timeout_s) and 0 <= timeout_s <= threading.TIMEOUT_MAX):
             raise InvalidInput(f"timeout is {timeout_s!r}, and must be a number of seconds, or None to try once")
         self.check_not_forked()
         self._check_not_stopped()

@@ -217,6 +217,8 @@ class Producer:
         raises."""
         delivery = self._delivery
         delivery.check_usable()
+        if not isinstance(batch, pa.RecordBatch | pa.Table):
+            raise InvalidInput(f"a batch is an Arrow RecordBatch or Table, not {type(batch).__name__}: {batch!r:.100}")
         if not batch.num_rows:
             raise InvalidInput("there is no row in the batch")
         ids = None if sequence_ids is None else checked_ids(sequence_ids, batch.num_rows)

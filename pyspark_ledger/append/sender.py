@@ -10,6 +10,7 @@ from pyspark_ledger.append.loose import Loose, few
 from pyspark_ledger.append.prepared import STAGED_TOO_LONG_AGO, AppendResult
 from pyspark_ledger.append.record_check import RecordCheck
 from pyspark_ledger.append.waiting import Part
+from pyspark_ledger.base.given import check_flag
 from pyspark_ledger.dedup.id_ranges import IdColumns, IdRanges
 from pyspark_ledger.dedup.record_ids import RecordIds
 from pyspark_ledger.errors import Conflict, InvalidInput, OutcomeUnknown, Unavailable
@@ -36,6 +37,7 @@ class Sender:
     def __init__(self, log: Log, name: str, compression: str, mints: bool, merges: bool) -> None:
         if compression not in COMPRESSIONS:
             raise InvalidInput(f"compression '{compression}' is not one of {', '.join(COMPRESSIONS)}")
+        check_flag("mint_tokens", mints)
         self._log, self._name, self._mints, self._merges = log, name, mints, merges
         self._compression = COMPRESSIONS[compression]
 

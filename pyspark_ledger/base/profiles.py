@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from pyspark_ledger.base.setting_names import FILES, NAMES, checked, is_secret, known_name
@@ -28,30 +28,41 @@ def read(file: str, profile: str) -> dict[str, str]:
     :raises InvalidInput: there is no such file or profile, something in it is wrong, or others can read its secrets.
     """
     try:
-        status = os.stat(file)
+        known = _read.get((file, profile))
+        if known is not None and known[0] == _state(os.stat(file)):
+            return known[1]
+        status, content = _content(file)
     except OSError as error:
         raise _invalid(
             f"profile '{profile}' is asked for, and {file} cannot be read ({error.strerror}): make it, or name another "
             "file by LEDGER_CONFIG"
         ) from None
-    state = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
-    known = _read.get((file, profile))
-    if known is not None and known[0] == state:
-        return known[1]
-    profiles = _parsed(file)
+    profiles = parse(file, content)
     if profile not in profiles:
         raise _invalid(f"{file} has no profile '{profile}'; there are: {', '.join(profiles) or 'none'}")
     _check_private(file, status, profiles)
     values = settings_in(file, profile, profiles[profile])
-    _read[file, profile] = state, values
+    _read[file, profile] = _state(status), values
     return values
 
 
-def _parsed(file: str) -> dict[str, dict[str, str]]:
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    """As long as it is the same, nobody has changed the file."""
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
+
+
+def _content(file: str) -> tuple[os.stat_result, bytes]:
+    """Of one and the same file, also if another is put in its place meanwhile. Nobody is waited for: it may be a
+    pipe."""
+    opened = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        return parse(file, Path(file).read_bytes())
-    except OSError as error:
-        raise _invalid(f"{file} cannot be read ({error.strerror})") from None
+        status = os.fstat(opened)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is no file")
+        with open(opened, "rb", closefd=False) as text:
+            return status, text.read()
+    finally:
+        os.close(opened)
 
 
 def parse(file: str, content: bytes) -> dict[str, dict[str, str]]:
@@ -86,7 +97,10 @@ def _flat(file: str, profile: str, values: Any, above: str = "") -> Iterator[tup
 
 
 def _check_private(file: str, status: os.stat_result, profiles: Mapping[str, Mapping[str, str]]) -> None:
-    """A group may read the file only if it is root's: so a cluster's manager hands out secrets."""
+    """A group may read the file only if it is root's: so a cluster's manager hands out secrets. Whom everybody can tell
+    another address would show his password there, wherever he has it from."""
+    if status.st_mode & stat.S_IWOTH:
+        raise _invalid(f"everybody can write to {file}: chmod 600 {file}")
     secret = next((name for values in profiles.values() for name in values if is_secret(name)), None)
     others = stat.S_IMODE(status.st_mode) & (0o037 if status.st_uid == 0 else 0o077)
     if secret is not None and others:

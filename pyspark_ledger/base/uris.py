@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from pyspark_ledger.base.setting_names import is_secret
 from pyspark_ledger.errors import InvalidInput
+
+# Of a parameter: what pyarrow calls keys, and what stands in links that stores sign. A value may be an address with a
+# user and a password in it.
+_KEY_NAME = re.compile(r"secret|passw|token|key|credential|signature|^sig$", re.IGNORECASE)
+_USER_AND_PASSWORD = re.compile(r"(^|/)[^/@]*:[^/@]*@")
 
 _BETTER = (
     "give them as the options storage.accessKey and storage.secretKey (docs/security.md has those of other stores), in "
@@ -28,7 +33,7 @@ def has_keys(uri: str) -> bool:
     parts = _split(uri)
     if parts is None:
         return False  # whoever wants to open it says why not
-    return bool(_keys_before_host(parts)) or any(is_secret(name) for name, _ in parse_qsl(parts.query))
+    return bool(_keys_before_host(parts)) or any(_is_key(*each) for each in parse_qsl(parts.query))
 
 
 def shown(uri: str) -> str:
@@ -46,11 +51,15 @@ def shown(uri: str) -> str:
         host = f"{before.partition(':')[0]}:…@{host}" if parts.scheme.startswith("abfs") else f"…@{host}"
     query = parse_qsl(parts.query, keep_blank_values=True)
     safe = parts.query
-    if any(is_secret(name) for name, _ in query):
+    if any(_is_key(*each) for each in query):
         safe = urlencode(
-            [(name, "…" if is_secret(name) else value) for name, value in query], safe="…:/", errors="replace"
+            [(name, "…" if _is_key(name, value) else value) for name, value in query], safe="…:/", errors="replace"
         )
     return str(urlunsplit(parts._replace(netloc=host, query=safe)))
+
+
+def _is_key(name: str, value: str) -> bool:
+    return bool(_KEY_NAME.search(name) or _USER_AND_PASSWORD.search(value))
 
 
 def _split(uri: str) -> Any:

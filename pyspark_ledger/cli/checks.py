@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,7 +187,29 @@ def _servers(address: str) -> Generator[Check, None, bool]:
             yield Check(OK, what, f"{server.version}, {server.mode}{latency}")
     if len(found) > 1 and len(found) % 2 == 0:
         yield Check(WARN, "ensemble", f"{len(found)} servers", "with one less as many may be lost")
+    yield from _limits([server.address for server in found if server.listens])
     return any(server.listens for server in found)
+
+
+def _limits(servers: Sequence[str]) -> Iterator[Check]:
+    """Whether each server gives the session, and reads the requests, that this package counts on."""
+    from pyspark_ledger.zk_metadata.server_words import taken
+    from pyspark_ledger.zk_metadata.store import MAX_TRANSACTION_BYTES, SESSION_S
+
+    tried = {server: taken(server, SESSION_S, MAX_TRANSACTION_BYTES) for server in servers}
+    largest, are_well = size(MAX_TRANSACTION_BYTES), True
+    for server, takes in tried.items():
+        if takes is not None and takes.session_s != SESSION_S:
+            are_well = False
+            found = f"{server} makes a session of {duration(SESSION_S)} one of {duration(takes.session_s)}"
+            advice = "let minSessionTimeout and maxSessionTimeout have it between them: owners are waited for so long"
+            yield Check(WARN, "limits", found, advice)
+        if takes is not None and not takes.large_request:
+            are_well = False
+            advice = "set jute.maxbuffer to its default of 1 MB, or more, on all servers: large commits fail there"
+            yield Check(FAIL, "limits", f"{server} takes no request of {largest}", advice)
+    if are_well and any(tried.values()):
+        yield Check(OK, "limits", f"sessions of {duration(SESSION_S)}, and requests of {largest}")
 
 
 def _namespace(address: str, metadata: ZooKeeperMetadata) -> Generator[Check, None, Namespace | None]:

@@ -14,7 +14,9 @@ from pyspark_ledger.errors import InvalidInput, LedgerError
 if TYPE_CHECKING:
     from pyspark_ledger.lifecycle.copy_topic import TopicCopy
     from pyspark_ledger.log.log import Log
+    from pyspark_ledger.log.namespace import OpenNamespace
 
+_NO_STORAGE = "LEDGER_STORAGE_NOT_SET"
 _PASSWORD = "LEDGER_TO_ZOOKEEPER_PASSWORD"
 
 
@@ -43,8 +45,6 @@ def copy(
     """Copy the records of TOPIC, each once, with its key, its columns and its policies.
 
     The command may be killed and run again: it goes on where it was, also with what was written to TOPIC since."""
-    from pyspark_ledger.lifecycle.copy_topic import TopicCopy
-
     if to_profile is None and to_zookeeper is None and (to_storage or to_password):
         raise click.UsageError(
             "--to-storage and --to-password are for another namespace: name it with --to-profile or --to-zookeeper"
@@ -57,7 +57,7 @@ def copy(
             target = session.open_other(to_profile, to_zookeeper, to_storage, password)
             opened.callback(target.close)
         source = here.log(topic, watch=True)
-        made = TopicCopy(source, target, name or topic, around_lost=without_lost)
+        made = _made(source, target, name or topic, without_lost)
         copied = _run(session, source, made, follow)
         head = made.log.refresh(sync=True).head
     facts = {"topic": topic, "copy": made.log.topic.name, "copied": copied, "records": head.records, "end": head.end}
@@ -65,6 +65,18 @@ def copy(
         f"{topic}: {copied:,} records copied to '{made.log.topic.name}', which has {head.records:,}; end {head.end}"
     )
     session.output.done(sentence, facts)
+
+
+def _made(source: Log, target: OpenNamespace, name: str, without_lost: bool) -> TopicCopy:
+    from pyspark_ledger.lifecycle.copy_topic import TopicCopy
+
+    try:
+        return TopicCopy(source, target, name, around_lost=without_lost)
+    except InvalidInput as error:
+        if error.code != _NO_STORAGE:
+            raise
+        text = "the other namespace is new, and nothing says where its files go: add --to-storage, a folder or a URI"
+        raise InvalidInput(f"{text} such as s3://bucket/prefix?region=…", _NO_STORAGE) from None
 
 
 def _run(session: Session, source: Log, made: TopicCopy, follow: bool) -> int:

@@ -43,13 +43,7 @@ def import_(session: Session, topic: str, file: IO[bytes], kind: str | None, nam
 
 
 def _import_parquet(session: Session, topic: str, file: IO[bytes], name: str | None) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        parquet = pq.ParquetFile(file)
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidInput(f"{file.name}: this is no file of Parquet: {error}", "LEDGER_INVALID_VALUE") from None
+    parquet = _opened(file, file.name)
     with session.client() as client, session.output.progress() as progress:
         log = session.namespace(client).log(topic)
         target = log.schema(log.view().head.schema_id)
@@ -62,6 +56,18 @@ def _import_parquet(session: Session, topic: str, file: IO[bytes], name: str | N
                 progress("importing", first + batch.num_rows, parquet.metadata.num_rows)
         end = log.refresh(sync=True).head.end
     say_written(session, topic, name, written, min(there, parquet.metadata.num_rows), end)
+
+
+def _opened(file: IO[bytes], name: str) -> pq.ParquetFile:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        found = pq.ParquetFile(file)
+        _ = found.schema_arrow  # read here, because that may fail, too
+        return found
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidInput(f"{name}: this is no file of Parquet: {error}", "LEDGER_INVALID_VALUE") from None
 
 
 def _batches(parquet: pq.ParquetFile, fitting: _Fitting, there: int) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -77,7 +83,7 @@ def _batches(parquet: pq.ParquetFile, fitting: _Fitting, there: int) -> Iterator
                 new = batch.slice(max(0, there - first))
                 first += batch.num_rows - new.num_rows
                 yield first, fitting.fit(new, first)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:  # also a name that is no UTF-8
         raise InvalidInput(
             f"after row {row:,} this cannot be read: {error}. {_how_far(row)}", "LEDGER_INVALID_VALUE"
         ) from None

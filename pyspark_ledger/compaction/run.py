@@ -41,12 +41,17 @@ def compact(
 ) -> Generation | None:
     """Compacts the topic; None if nothing was written since the last time. Rates are records per second."""
     _check_rates(read_rate=read_rate, write_rate=write_rate)
-    with compacting(log):
+    with compacting(log) as tell:
         work = begin(log)
         if work is None:
             return None
-        survivors = survivors_of(work.input, _throttled(log, progress, read_rate))
-        return publish(log, work, write(work, survivors, _throttled(log, progress, write_rate), log.clock))
+
+        def both(phase: str, done: int, total: int) -> None:
+            tell(phase, done, total)
+            progress(phase, done, total)
+
+        survivors = survivors_of(work.input, _throttled(log, both, read_rate))
+        return publish(log, work, write(work, survivors, _throttled(log, both, write_rate), log.clock))
 
 
 def _check_rates(**rates: float | None) -> None:
@@ -69,7 +74,7 @@ def _throttled(log: Log, progress: Progress, rate: float | None) -> Progress:
     return report
 
 
-def compacting(log: Log) -> AbstractContextManager[None]:
+def compacting(log: Log) -> AbstractContextManager[Progress]:
     """A lock for one compactor at a time. The order of generations does not depend on it: publishing checks that."""
     return only_one(log, CompactorKey(log.topic.uuid), "compacted", "LEDGER_COMPACTION_RUNNING")
 

@@ -25,7 +25,7 @@ def queries_in(folders: Sequence[Path]) -> list[Row]:
             break
         try:
             rows.append(_query(folder))
-        except (OSError, ValueError, KeyError, TypeError, InvalidInput) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, InvalidInput) as error:
             rows.append({"checkpoint": str(folder), "error": f"{type(error).__name__}: {error}", "sources": []})
     return rows
 
@@ -61,7 +61,7 @@ def _sources(number: int, line: str) -> Iterator[Row]:
         parts = parts_of(json.loads(text), "the offset")
         for topic, fields in parts.items():
             yield {"source": number, "offset_topic": topic, "uuid": str(fields["id"]), "position": str(fields["pos"])}
-    except (ValueError, KeyError, TypeError, AttributeError, InvalidInput):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidInput):
         yield {"source": number, "offset": line[:500]}
 
 

@@ -43,7 +43,9 @@ class Guard:
             await send(message)
 
         if self._names is not None and _host(scope) not in self._names:
-            await _refuse(guarded)
+            await _refuse(guarded, 421, b"This console does not answer to that host name: --host-name adds one.\n")
+        elif not scope["query_string"].isascii():  # not every server looks, and reading it would fail
+            await _refuse(guarded, 400, b"An address has ASCII only: all else is written as %C3%A9.\n")
         else:
             await self._app(scope, receive, guarded)
 
@@ -57,8 +59,7 @@ def _host(scope: Scope) -> str:
     return str(text.partition(":")[0])
 
 
-async def _refuse(send: Send) -> None:
-    said = b"This console does not answer to that host name: --host-name adds one.\n"
+async def _refuse(send: Send, status: int, said: bytes) -> None:
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(said)).encode())]
-    await send({"type": "http.response.start", "status": 421, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": said})

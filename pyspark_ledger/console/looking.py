@@ -26,6 +26,7 @@ from pyspark_ledger.describe.topics import description
 from pyspark_ledger.errors import InvalidInput, LedgerError
 from pyspark_ledger.files import dead_letters
 from pyspark_ledger.log import generations, places, scan, trimmed
+from pyspark_ledger.log.locks import split_name
 from pyspark_ledger.log.log import Log, View
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.metadata.port import CompactorKey, EntityKey, OutboxesKey, OutboxKey
@@ -305,6 +306,7 @@ class Looking:
         with lock:
             stats, view = compaction.stats(log), log.view()
             running = log.metadata.read(CompactorKey(log.topic.uuid))
+            who, progress = split_name(running.record) if running is not None else (None, None)
             kept = generations.kept(log.files, view.head) if view.head.generation is not None else []
         rows = [
             {
@@ -323,7 +325,8 @@ class Looking:
         return {
             "key": log.topic.key,
             "running_since": moment(stats.running_since_ms) if stats else None,
-            "running_by": running.record.name if running is not None else None,
+            "running_by": who,
+            "progress": progress,
             "backlog_records": stats.backlog_records if stats else view.head.records,
             "generations": rows,
         }

@@ -44,7 +44,7 @@ _WATCHED_S = 20.0  # so long after somebody has asked the last time it goes on l
 _OLD_S = 10.0  # a page that is asked for then gets a new look
 _DETAILS_S, _GLANCE_S = 1.0, 0.3  # of a look, and when a page is asked for
 _PATIENCE_S = 3.0  # with a look that somebody else has begun
-_STORAGE_EVERY_S = 15.0
+_STORAGE_EVERY_S, _BACKUP_EVERY_S = 15.0, 60.0
 _LOGS = 256  # topics of which commits are kept in memory
 RATE_MS = 300_000  # over which a rate is told
 _SPARKS, _SPARK_MS = 40, 3_600_000
@@ -57,8 +57,9 @@ class NamespaceReader:
         self._namespace, self._clock, self._every_s = namespace, namespace.clock, every_s
         self._look = Look(namespace, all_cursors=True)
         self._snapshot: Snapshot | None = None
-        self._seen_at = self._asked_at = self._storage_at = -1e9
-        self._storage: tuple[Health, int | None] = (Health(), None)
+        self._seen_at = self._asked_at = self._storage_at = self._backup_at = -1e9
+        self._storage, self._backup_ms = Health(), cast("int | None", None)
+        self._unsaved_since_ms: int | None = None
         self._looking, self._memory = threading.Lock(), threading.Lock()
         self._wake, self._ended = threading.Event(), threading.Event()
         self._logs: OrderedDict[str, tuple[Log, threading.RLock]] = OrderedDict()  # by UUID
@@ -185,7 +186,7 @@ class NamespaceReader:
         except LedgerError as error:
             logger.warning("console: a look at the namespace failed: %s", error)
             away = Health(error=str(error))
-            empty = Snapshot(0, self._clock.now_ms(), 0.0, {}, None, away, *self._storage, 0, {})
+            empty = Snapshot(0, self._clock.now_ms(), 0.0, {}, None, away, self._storage, None, 0, {})
             found = replace(before or empty, zookeeper=away, leader=None)
         except Exception as error:  # pages go on with what was known, and say so
             logger.exception("console: a look at the namespace failed")
@@ -216,10 +217,12 @@ class NamespaceReader:
         with_details = [replace(each, details=self._details_of(each)) for each in states]
         unreadable = {name: str(error) for name, error in self._look.unreadable.items()}
         unreadable |= {self._name(key.uuid, seen): str(error) for key, error in self._look.damaged.items()}
-        health, backup_ms = self._storage_health()
+        self._look_at_storage()
+        written_ms = max((each.head.last_publish_ms for each in states), default=0)
         return Snapshot(
             0, 0, 0.0, {each.name: each for each in with_details}, leader.record if leader else None,
-            Health(milliseconds), health, backup_ms, condemned, unreadable,
+            Health(milliseconds), self._storage, self._backup_ms, condemned, unreadable,
+            unsaved_since_ms=self._unsaved_since(written_ms),
         )  # fmt: skip
 
     def _name(self, uuid: str, seen: Sequence[Seen]) -> str:
@@ -248,20 +251,28 @@ class NamespaceReader:
             running.since_ms if running is not None else None,
         )
 
-    def _storage_health(self) -> tuple[Health, int | None]:
+    def _look_at_storage(self) -> None:
         """Asked seldom: each time costs requests to an object store."""
-        started = self._clock.monotonic()
-        if started - self._storage_at > _STORAGE_EVERY_S:
-            self._storage_at = started
-            try:
-                storage = self._namespace.storage
-                storage.check_marked()
-                took = (self._clock.monotonic() - started) * 1000
-                backups = saved_files.of_namespace(storage)
-                self._storage = Health(took), backups[-1].written_ms if backups else None
-            except LedgerError as error:
-                self._storage = Health(error=str(error)), self._storage[1]
-        return self._storage
+        started, storage = self._clock.monotonic(), self._namespace.storage
+        if started - self._storage_at <= _STORAGE_EVERY_S:
+            return
+        self._storage_at = started
+        try:
+            storage.check_marked()
+            self._storage = Health((self._clock.monotonic() - started) * 1000)
+            if started - self._backup_at > _BACKUP_EVERY_S:
+                self._backup_ms, self._backup_at = saved_files.SavedFiles.list(storage).newest_ms, started
+        except LedgerError as error:
+            self._storage = Health(error=str(error))
+
+    def _unsaved_since(self, written_ms: int) -> int | None:
+        """Since when there has been something, as far as was seen here, that no backup has."""
+        saved_ms = self._backup_ms or 0
+        if written_ms <= saved_ms:
+            self._unsaved_since_ms = None
+        else:
+            self._unsaved_since_ms = max(saved_ms, self._unsaved_since_ms or self._clock.now_ms())
+        return self._unsaved_since_ms
 
     # -- details -------------------------------------------------------------------------------------------
 

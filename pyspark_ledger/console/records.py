@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
 from typing import Any
 
 import pyarrow as pa
@@ -77,6 +77,8 @@ def value_of(kind: pa.DataType, column: str, text: str) -> pa.Scalar:
             elif moment.tzinfo is not None:
                 raise ValueError("this column has no time zone")
             return pa.scalar(moment, kind)
+        if pat.is_time(kind):
+            return pa.scalar(time.fromisoformat(text), kind)
         return pa.scalar(text, pa.string()).cast(kind)
     except (ValueError, OverflowError, pa.ArrowException) as error:
         why = str(error).partition("\n")[0]

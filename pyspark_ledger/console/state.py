@@ -12,7 +12,7 @@ from pyspark_ledger.metadata.records import Cursor, Head, Holder, Policies
 _LAG_MS = 3_600_000  # from here on a subscription that is behind is an alarm, as in examples/alerts.yml
 _REVISION_MS = 300_000
 _GC_MS = 3 * 86_400_000
-_BACKUP_MS = 900_000
+_BACKUP_MS, _IDLE_BACKUP_MS, _ROUNDS_MS = 900_000, 2 * 3_600_000, 180_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,7 @@ class Snapshot:
     backup_ms: int | None
     condemned: int  # deleted topics of which files are left
     unreadable: Mapping[str, str]  # topic -> why
+    unsaved_since_ms: int | None = None  # since when something was seen to be written that no backup has
     alarms: tuple[Alarm, ...] = ()
 
 
@@ -125,16 +126,18 @@ def _of_namespace(now: Snapshot) -> Iterator[Alarm]:
         yield Alarm("critical", "StorageAway", f"the storage does not answer: {now.storage.error}")
     if now.topics and now.leader is None and now.zookeeper.is_well:
         yield Alarm("warning", "MaintenanceNotLeading", "nobody leads maintenance: start 'pyspark-ledger maintain'")
-    if now.leader is not None and now.backup_ms is not None and now.taken_ms - now.backup_ms > _stale_backup_ms(now):
+    if now.leader is not None and _is_backup_late(now, now.leader):
         yield Alarm("critical", "BackupTooOld", "maintenance runs, and the newest backup is old: see its log")
     for name, why in now.unreadable.items():
         yield Alarm("critical", "TopicUnreadable", why, name)
 
 
-def _stale_backup_ms(now: Snapshot) -> int:
-    """A namespace in which nothing changes is backed up every hour only."""
-    last = max((topic.head.last_publish_ms for topic in now.topics.values()), default=0)
-    return _BACKUP_MS if now.taken_ms - last < _BACKUP_MS else 2 * 3_600_000
+def _is_backup_late(now: Snapshot, leader: Holder) -> bool:
+    """A namespace in which nothing changes is backed up every hour only, so an old backup is not wrong before what was
+    written since has waited for a few rounds."""
+    age_ms = now.taken_ms - (leader.since_ms if now.backup_ms is None else now.backup_ms)
+    unsaved_ms = 0 if now.unsaved_since_ms is None else now.taken_ms - now.unsaved_since_ms
+    return age_ms > _IDLE_BACKUP_MS or (age_ms > _BACKUP_MS and unsaved_ms > _ROUNDS_MS)
 
 
 def _of_topic(topic: TopicState, now_ms: int) -> Iterator[Alarm]:

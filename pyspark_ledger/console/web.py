@@ -84,7 +84,8 @@ def asked_of(request: Request) -> Asked:
 
 def json_response(value: Any, status: int = 200) -> Response:
     text = json.dumps(value, ensure_ascii=False, default=_plain)
-    return Response(text, status, media_type="application/json")
+    # A question may hold half of a character, and an error repeat it.
+    return Response(text.encode(errors="backslashreplace"), status, media_type="application/json")
 
 
 def _plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
+from pyspark_ledger.base.given import is_number, is_whole
 from pyspark_ledger.cursors.shares import Sharing
 from pyspark_ledger.errors import InvalidInput
 
@@ -24,9 +25,9 @@ def check_sharing(
                 f"{name}={value!r}: only for the types {' and '.join(get_args(Sharing))}; this one is {type}",
                 "LEDGER_INVALID_OPTION",
             )
-    if prefetch is not None and (isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1):
+    if prefetch is not None and not (is_whole(prefetch) and prefetch >= 1):
         raise InvalidInput(f"prefetch={prefetch!r}: a whole number of at least 1 was expected", "LEDGER_INVALID_OPTION")
-    if ack_timeout_s is not None and not ack_timeout_s > 0:
+    if ack_timeout_s is not None and not (is_number(ack_timeout_s) and ack_timeout_s > 0):
         raise InvalidInput(f"ack_timeout_s={ack_timeout_s!r}: it must be more than 0", "LEDGER_INVALID_OPTION")
 
 
@@ -46,9 +47,7 @@ def check_dead_letters(
             "(where it goes then), or neither",
             "LEDGER_INVALID_OPTION",
         )
-    if max_redeliveries is not None and (
-        isinstance(max_redeliveries, bool) or not isinstance(max_redeliveries, int) or max_redeliveries < 0
-    ):
+    if max_redeliveries is not None and not (is_whole(max_redeliveries) and max_redeliveries >= 0):
         raise InvalidInput(
             f"max_redeliveries={max_redeliveries!r}: a whole number of at least 0 was expected", "LEDGER_INVALID_OPTION"
         )

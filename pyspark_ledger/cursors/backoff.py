@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pyspark_ledger.base.given import is_number
 from pyspark_ledger.errors import InvalidInput
 
 
@@ -19,10 +20,11 @@ class Backoff:
     last: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.first_s <= self.longest_s:
+        numbers = is_number(self.first_s) and is_number(self.longest_s)
+        if not numbers or not 0 <= self.first_s <= self.longest_s:
             raise InvalidInput(
-                f"redelivery_delay_s={self.first_s}, max_redelivery_delay_s={self.longest_s}: the first must not be "
-                "negative, nor longer than the second",
+                f"redelivery_delay_s={self.first_s!r}, max_redelivery_delay_s={self.longest_s!r}: they are seconds, "
+                "and the first must not be negative, nor longer than the second",
                 "LEDGER_INVALID_OPTION",
             )
 

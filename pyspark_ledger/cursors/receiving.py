@@ -17,6 +17,7 @@ from typing import Protocol, Self
 
 from pyspark_ledger.base.clock import Deadline
 from pyspark_ledger.base.forks import OneProcess
+from pyspark_ledger.base.given import is_number
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.base.runs import Runs
 from pyspark_ledger.cursors import loss
@@ -162,6 +163,8 @@ class Receiver(ABC):
         because their file is damaged (LEDGER_ENTRY_LOST): then reset it, or make the consumer with
         ``fail_on_data_loss=False``, to go on without them."""
         self._check_not_forked()
+        if timeout_s is not None and not is_number(timeout_s):
+            raise InvalidInput(f"timeout_s is {timeout_s!r}, and must be a number of seconds, or None to wait for ever")
         deadline = None if timeout_s is None else Deadline(self._log.clock, timeout_s)
         while True:
             with self._lock:
@@ -293,6 +296,8 @@ class Receiver(ABC):
     def _check_ours(self, message: Message) -> None:
         """Elsewhere the same number is another record, which nobody has handled."""
         self._check_not_forked()
+        if not isinstance(message, Message):
+            raise InvalidInput(f"{message!r} is no message of a consumer")
         if message.source != self._node.key:
             raise InvalidInput(
                 f"{self._node.what}: message {message.position} was delivered to another subscription, or by another "

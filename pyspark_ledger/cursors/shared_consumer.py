@@ -136,10 +136,11 @@ class SharedConsumer(Receiver):
     def _rejoin(self, removed: Removed) -> Cursor | None:
         """None if somebody resets the cursor right now: the next call tries again."""
         logger.warning("%s: it joins again", removed.message)
-        former, self._follower = self._follower, self._newcomer()
-        former.forget()
-        cursor = self._follower.rejoin()
+        newcomer = self._newcomer()
+        self._follower.forget()
+        cursor = newcomer.rejoin()  # if its outcome is unknown, the next call finds that we were removed once more
         if cursor is not None:
+            self._follower = newcomer
             self._check_revision(cursor)
             self._adopt(cursor)
             self._notice(cursor)

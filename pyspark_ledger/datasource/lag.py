@@ -8,7 +8,7 @@ are no ledgers are left out. Whoever has the topics at hand (``lag_topics``) kno
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -103,8 +103,10 @@ def lag(query: HasProgress | Mapping[str, Any] | None, client: LedgerClient | No
     progress = query if query is None or isinstance(query, Mapping) else _last_progress(query)
     if progress is None:
         return None
-    if "sources" not in progress:
-        raise InvalidInput("lag(): this dict is no progress of a streaming query: it has no 'sources'")
+    missing = [name for name in ("sources", "id", "batchId") if name not in progress]
+    if missing or not all(isinstance(source, Mapping) for source in _listed(progress["sources"])):
+        why = f"it has no '{missing[0]}'" if missing else "its 'sources' are none"
+        raise InvalidInput(f"lag(): this dict is no progress of a streaming query: {why}")
     found = from_progress(progress)
     if client is None:
         return found
@@ -112,6 +114,10 @@ def lag(query: HasProgress | Mapping[str, Any] | None, client: LedgerClient | No
     from pyspark_ledger.datasource.lag_topics import TopicsAtHand
 
     return TopicsAtHand(namespace_of(client)).measured(found)
+
+
+def _listed(given: Any) -> Iterable[Any]:
+    return given if isinstance(given, list | tuple) else [given]
 
 
 def _last_progress(query: HasProgress) -> Mapping[str, Any] | None:
@@ -164,8 +170,8 @@ def _topics(offset: Any) -> dict[str, tuple[str, Mapping[str, Any]]]:
             return {}
     if not isinstance(offset, dict) or is_initial(offset):
         return {}
-    if offset.get("v") == 1 and isinstance(offset.get("topic"), str) and "pos" in offset:
-        return {offset["topic"]: ("", offset)}
+    if offset.get("v") == 1:
+        return {offset["topic"]: ("", offset)} if _is_part({**offset, "id": offset.get("topic")}) else {}
     topics = offset.get("topics") if offset.get("v") == 2 else None
     if not isinstance(topics, dict):
         return {}

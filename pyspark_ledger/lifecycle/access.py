@@ -133,7 +133,7 @@ class Access:
         return self._change(granted, f"giving {spelled(*identity)} the role {role}")
 
     def revoke(self, role: str | None, identity: Identity) -> Changed:
-        """Takes a role away, or all of them."""
+        """Takes a role away, or all of them. Also goes on with one that was interrupted."""
 
         def revoked(grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
             return tuple(each for each in grants if not (_means(each, identity) and role in (None, each.role)))
@@ -141,7 +141,7 @@ class Access:
         self._checked_caller()
         if not self.found(role, identity):
             has = " no role" if role is None else f" not the role {role}"
-            raise NotFound(f"{spelled(*identity)} has{has} in this namespace: see 'pyspark-ledger access list'")
+            return self._rest_or(f"{spelled(*identity)} has{has} in this namespace: see 'pyspark-ledger access list'")
         return self._change(revoked, f"taking roles from {spelled(*identity)}")
 
     def found(self, role: str | None, identity: Identity) -> list[Grant]:
@@ -169,10 +169,11 @@ class Access:
         return [each for each in self.grants() if each.leaving and _means(each, old)]
 
     def finish(self, old: Identity) -> Changed:
-        """Takes the roles from an identity that others have taken over from."""
+        """Takes the roles from an identity that others have taken over from. Also goes on with one that was
+        interrupted."""
         self._checked_caller()
         if not self.leaving(old):
-            raise NotFound(
+            return self._rest_or(
                 f"nobody is taking over from {spelled(*old)}: begin with 'pyspark-ledger access rotate {spelled(*old)}'"
             )
 
@@ -180,6 +181,15 @@ class Access:
             return tuple(each for each in grants if not (each.leaving and _means(each, old)))
 
         return self._change(finished, f"taking the roles from {spelled(*old)}")
+
+    def _rest_or(self, nothing_to_take: str) -> Changed:
+        """Who was killed after the record was changed repeats the command. The roles are gone then, and yet the access
+        lists of nodes may still let somebody in: to say that there is nothing to take would be the wrong answer."""
+        grants = self.grants()
+        mended = self.check() if grants else Mended()
+        if not mended.changed:
+            raise NotFound(nothing_to_take)
+        return Changed(grants, mended)
 
     def owners(self, some: Sequence[Grant]) -> list[Owner]:
         """Living processes that are logged in as one of these, and as nobody who has a role besides. Only those that

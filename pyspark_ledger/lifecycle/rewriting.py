@@ -125,7 +125,7 @@ def rewrite_with(
     return done
 
 
-def rewriting(log: Log) -> AbstractContextManager[None]:
+def rewriting(log: Log) -> AbstractContextManager[Progress]:
     """A lock, so that no two do the same work."""
     return only_one(log, RewriterKey(log.topic.uuid), "rewritten", "LEDGER_REWRITING_RUNNING")
 

@@ -58,6 +58,12 @@ class SavedFiles:
             some.sort()
         return found
 
+    @property
+    def newest_ms(self) -> int | None:
+        """When the newest one of any kind was begun: a round writes those of what has changed."""
+        ours = [some[-1].written_ms for some in (*self.readers.values(), self.namespace) if some]
+        return max([*ours, *(each.written_ms for each in self.logs.values())], default=None)
+
 
 def readers_of(storage: Storage, uuid: str) -> list[SavedFile]:
     """The snapshots of a topic's readers, newest last."""

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from pyspark_ledger.base import names
 from pyspark_ledger.base.clock import Clock
+from pyspark_ledger.base.given import check_flag
 from pyspark_ledger.base.limits import Limits
 from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.files.storage import Storage
@@ -57,6 +58,7 @@ class Outbox:
         dispatch_tokens: Tokens | None = None,
         mint_tokens: bool = True,
     ) -> None:
+        check_flag("mint_tokens", mint_tokens)
         self._resources = Resources(
             name=names.check_outbox_name(name),
             metadata=metadata,

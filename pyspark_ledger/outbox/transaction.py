@@ -17,6 +17,7 @@ from pyspark_ledger.append.prepared import STAGED_TOO_LONG_AGO
 from pyspark_ledger.append.record_check import RecordCheck
 from pyspark_ledger.append.several import Beside, Part, Together, check_number
 from pyspark_ledger.base.forks import OneProcess
+from pyspark_ledger.base.given import check_flag
 from pyspark_ledger.base.position import Position
 from pyspark_ledger.cursors.acknowledging import Acknowledging
 from pyspark_ledger.cursors.receiving import Message, Receiver
@@ -75,6 +76,7 @@ class Transaction:
             raise InvalidInput("give both producer and sequence_id, or neither: an id counts within one producer")
         if producer is not None and not (isinstance(producer, str) and producer.strip()):
             raise InvalidInput(f"the producer's name is {producer!r}, and must be a text", "LEDGER_INVALID_NAME")
+        check_flag("mint_tokens", mint_tokens)
         self._namespace, self._mints = namespace, mint_tokens
         self._producer, self._sequence_id = producer or "", checked_id(sequence_id)
         self._duplicate = False

@@ -106,6 +106,9 @@ def main(files: Sequence[str]) -> int:
     except (LedgerError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
+    if not report.events.total():
+        print(f"there is no event in {', '.join(files)}: nothing was checked", file=sys.stderr)
+        return 2
     print(report)
     return 1 if report.anomalies else 0
 

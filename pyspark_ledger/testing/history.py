@@ -262,14 +262,20 @@ def from_line(line: str) -> Event:
     """The event that a line holds. Raises InvalidInput if it holds none."""
     try:
         said = json.loads(line)
-        kind = KINDS[said.pop("kind")]
+        name = said.pop("kind", None)
+        kind = KINDS.get(name)
+        if kind is None:
+            raise ValueError(f"its kind is {name!r}: there are {', '.join(KINDS)}")
+        unknown = [name for name in said if name not in _HINTS[kind]]
+        if unknown:
+            raise ValueError(f"it has a field '{unknown[0]}', and a {name} has none")
         found = {name: _parsed(name, value) for name, value in said.items()}
         for name, value in found.items():
             if not _is(value, _HINTS[kind][name]):
                 raise TypeError(f"{name} is {value!r}")
         return kind(**found)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidInput(f"not an event of a history: {error!r}") from None
+        raise InvalidInput(f"not an event of a history: {error}") from None
 
 
 def _is(value: Any, hint: Any) -> bool:

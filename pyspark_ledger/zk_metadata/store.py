@@ -60,6 +60,7 @@ from pyspark_ledger.zk_metadata.session import Address, Connection, Lease, split
 
 # ZooKeeper closes the connection without an answer if a request has 1,048,575 bytes or more.
 MAX_TRANSACTION_BYTES = 900_000
+SESSION_S = 10.0  # how long a session outlives its client
 _OP_OVERHEAD_BYTES = 64  # header, lengths, an access list without roles
 
 _READ_WINDOW = 200
@@ -91,7 +92,7 @@ class ZooKeeperMetadata(Metadata):
         where: Settings | str,
         *,
         timeout_s: float = 30.0,
-        session_timeout_s: float = 10.0,
+        session_timeout_s: float = SESSION_S,
         answered: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:

@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from pyspark_ledger.base.login import Tls
 from pyspark_ledger.errors import InvalidInput
 
-TIMEOUT_S = 0.5  # for each step of a look at one server
-
 # What OpenSSL has against a certificate.
 _NOT_YET, _EXPIRED = 9, 10
 _UNKNOWN_CA = (2, 7, 18, 19, 20, 21)
@@ -89,17 +87,18 @@ class Refusal:
     sure: bool = True
 
 
-def refusal(host: str, port: int, tls: Tls | None) -> Refusal | None:
-    """What one handshake with a server finds; None if nothing is wrong with it, or the server says nothing."""
+def refusal(host: str, port: int, tls: Tls | None, timeout_s: float = 2.0) -> Refusal | None:
+    """What one handshake with a server finds; None if nothing is wrong with it, or the server says nothing within that
+    time, which is for each step."""
     try:
         if tls is None:
-            return _looked_without(host, port)
-        with connect(tls, (host, port), host, TIMEOUT_S) as secure:
+            return _looked_without(host, port, timeout_s)
+        with connect(tls, (host, port), host, timeout_s) as secure:
             return _looked_after(secure, tls)
     except InvalidInput as error:  # of files
         return Refusal(error.message)
     except ssl.SSLCertVerificationError as error:
-        return Refusal(f"the certificate of {host}:{port} {_what_is_wrong(error, host, port, tls)}")
+        return Refusal(f"the certificate of {host}:{port} {_what_is_wrong(error, host, port, tls, timeout_s)}")
     except ssl.SSLError as error:
         return _refused_by_server(error, host, port, tls)
     except ConnectionResetError:
@@ -108,10 +107,10 @@ def refusal(host: str, port: int, tls: Tls | None) -> Refusal | None:
         return None
 
 
-def _looked_without(host: str, port: int) -> Refusal | None:
+def _looked_without(host: str, port: int, timeout_s: float) -> Refusal | None:
     """Whether a server that does not answer without TLS answers with it."""
     try:
-        connect(Tls(verify="none"), (host, port), host, TIMEOUT_S).close()
+        connect(Tls(verify="none"), (host, port), host, timeout_s).close()
     except ssl.SSLError as error:
         if "ALERT" not in (error.reason or ""):  # a server with TLS may want a certificate even before it says more
             return None
@@ -130,7 +129,7 @@ def _looked_after(secure: ssl.SSLSocket, tls: Tls) -> Refusal | None:
     return None
 
 
-def _what_is_wrong(error: ssl.SSLCertVerificationError, host: str, port: int, tls: Tls | None) -> str:
+def _what_is_wrong(error: ssl.SSLCertVerificationError, host: str, port: int, tls: Tls | None, timeout_s: float) -> str:
     if error.verify_code == _EXPIRED:
         return "has expired: it must be renewed"
     if error.verify_code == _NOT_YET:
@@ -142,7 +141,7 @@ def _what_is_wrong(error: ssl.SSLCertVerificationError, host: str, port: int, tl
             "of the CA that signed it"
         )
     if error.verify_code in _OTHER_HOST:
-        names = _names(host, port, tls)
+        names = _names(host, port, tls, timeout_s)
         return (
             f"is of another host{f' ({names})' if names else ''}: write the servers in 'zookeeper' as their "
             "certificates do, or renew the certificate with this name in it"
@@ -150,10 +149,10 @@ def _what_is_wrong(error: ssl.SSLCertVerificationError, host: str, port: int, tl
     return f"is not accepted: {error.verify_message}"
 
 
-def _names(host: str, port: int, tls: Tls | None) -> str:
+def _names(host: str, port: int, tls: Tls | None, timeout_s: float) -> str:
     """For whom the certificate is; it was found to be of the right CA."""
     with contextlib.suppress(OSError):
-        with connect(replace(tls or Tls(), verify="ca"), (host, port), host, TIMEOUT_S) as secure:
+        with connect(replace(tls or Tls(), verify="ca"), (host, port), host, timeout_s) as secure:
             found = (secure.getpeercert() or {}).get("subjectAltName", ())
             return ", ".join(str(name[1]) for name in found)
     return ""

@@ -12,6 +12,10 @@ from pyspark_ledger.errors import Unavailable
 from pyspark_ledger.zk_metadata import tls as handshakes
 
 LOOK_EVERY_S = 0.5
+# What a look may take for each step with one server: more each time that nothing was found, because a machine that is
+# very busy answers late. Servers that say nothing are looked at seldom.
+_PATIENCE_S, _MOST_PATIENCE_S = 0.5, 2.0
+_SELDOM = 4  # times as long as a look may take
 # Where every server refuses connections for so long, or ends them instead of encrypting, the address is given up.
 REFUSED_S = 3.0
 
@@ -22,7 +26,9 @@ class Trouble:
     def __init__(self, servers: str) -> None:
         self._servers = servers
         self._refused_since: float | None = None
-        self._refusals: list[handshakes.Refusal] | None = None  # None: not looked for yet
+        self._refusals: list[handshakes.Refusal] = []
+        self._patience_s = _PATIENCE_S
+        self._look_again_at = 0.0
 
     def look(self, tls: Tls | None, *, is_known: bool) -> None:
         """While an address is waited for that has never answered this login. ``is_known``: it has answered another one,
@@ -37,8 +43,9 @@ class Trouble:
                     "right?"
                 )
             return
-        if self._refusals is None:
+        if not self._refusals and SYSTEM_CLOCK.monotonic() >= self._look_again_at:
             self._refusals = self._look_at_all(tls)
+            self._look_again_at = SYSTEM_CLOCK.monotonic() + _SELDOM * self._patience_s
         if not self._refusals:
             self._refused_since = None
         elif all(refusal.sure for refusal in self._refusals) or self._for_too_long():
@@ -72,8 +79,9 @@ class Trouble:
         found = []
         for host, port in collect_hosts(self._servers)[0]:
             if not _refuses(host, port):
-                refusal = handshakes.refusal(host, port, tls)
+                refusal = handshakes.refusal(host, port, tls, self._patience_s)
                 if refusal is None:
+                    self._patience_s = min(2 * self._patience_s, _MOST_PATIENCE_S)
                     return []
                 found.append(refusal)
         return found

@@ -187,7 +187,7 @@ def test_numbers_that_cannot_be_are_refused_by_name(wrong):
         Background(**wrong)
 
 
-@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf")])
+@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf"), "5", True])
 def test_a_timeout_that_cannot_be_is_refused_and_the_producer_goes_on(world, wrong):
     with Producer(world.log(), background=SOON) as producer:
         producer.send({"n": 1})

@@ -211,6 +211,20 @@ def test_a_sequence_id_that_is_none_is_refused_by_send(world, id):
     assert numbers(world) == [1]
 
 
+@pytest.mark.parametrize("batch", ["rows", None, {"n": [1]}, [{"n": 1}]])
+def test_a_batch_that_is_no_arrow_data_is_refused_by_name(world, batch):
+    with Producer(world.log()) as producer:
+        with pytest.raises(InvalidInput, match=f"Arrow RecordBatch or Table, not {type(batch).__name__}"):
+            producer.send_batch(batch)
+        producer.send_batch(pa.table({"n": [1]}))
+    assert numbers(world) == [1]
+
+
+def test_whether_tokens_are_minted_is_asked_before_anything_is_taken(world):
+    with pytest.raises(InvalidInput, match="mint_tokens is 'yes', and must be True or False"):
+        Producer(world.log(), mint_tokens="yes")
+
+
 def test_a_record_may_be_changed_after_it_was_sent(tmp_path):
     world = World(tmp_path, schema=pa.schema([("n", pa.int64()), ("tags", pa.list_(pa.string()))]))
     producer = Producer(world.log())

@@ -208,10 +208,12 @@ def test_without_a_profile_no_file_is_looked_at(config):
 
 @pytest.mark.parametrize(("mode", "secret", "refused"), [
     (0o600, True, False), (0o400, True, False), (0o644, True, True), (0o604, True, True), (0o660, True, True),
-    (0o640, True, os.getuid() != 0), (0o644, False, False),
+    (0o640, True, os.getuid() != 0), (0o644, False, False), (0o664, False, False), (0o602, True, True),
+    (0o666, False, True), (0o602, False, True),
 ])  # fmt: skip
 def test_a_file_with_secrets_that_others_can_read_is_refused_I19(mode, secret, refused, config):
-    """Also if the secret is in another profile. A group may read what root has."""
+    """Also if the secret is in another profile. A group may read what root has. And one that everybody can change may
+    lead to anybody's server, with a password from elsewhere."""
     config.write_text('[prod]\nzookeeper = "a:1"\n' + ('[test]\n"zookeeper.password" = "me:x"\n' if secret else ""))
     config.chmod(mode)
     if refused:
@@ -219,6 +221,44 @@ def test_a_file_with_secrets_that_others_can_read_is_refused_I19(mode, secret, r
             here(profile="prod").values()
     else:
         assert here(profile="prod").zookeeper == "a:1"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_what_is_no_file_has_no_profiles_and_makes_nobody_wait_I19(kind, config):
+    config.unlink()
+    os.mkfifo(config) if kind == "pipe" else config.mkdir()
+    with pytest.raises(InvalidInput, match=r"profile 'prod' is asked for.*it is no file"):
+        here(profile="prod").values()
+
+
+def test_a_link_is_followed_and_what_it_leads_to_must_be_private_I19(config, tmp_path):
+    """As Kubernetes mounts secrets."""
+    real = tmp_path / "real.toml"
+    real.touch(mode=0o600)
+    real.write_text('[prod]\n"zookeeper.password" = "me:x"\n')
+    config.unlink()
+    config.symlink_to(real)
+    assert here(profile="prod").login().digest == "me:x"
+    real.chmod(0o644)
+    with pytest.raises(InvalidInput, match="holds a secret"):
+        here(profile="prod").values()
+
+
+def test_what_is_judged_is_the_file_that_is_read_I19(config, tmp_path, monkeypatch):
+    """Another one is put in its place after a look at the first one."""
+    config.write_text('[prod]\nzookeeper = "a:1"\n')
+    other = tmp_path / "other"
+    other.touch(mode=0o644)
+    other.write_text('[prod]\n"zookeeper.password" = "me:x"\n')
+    real = os.open
+
+    def swap(*arguments: object) -> int:
+        other.replace(config)
+        return real(*arguments)
+
+    monkeypatch.setattr(profiles.os, "open", swap)
+    with pytest.raises(InvalidInput, match="holds a secret"):
+        here(profile="prod").values()
 
 
 def test_a_profile_names_files_from_where_it_is_and_values_as_toml_has_them(config):

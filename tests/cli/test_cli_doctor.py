@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import shutil
+import socket
 import stat
 
 import pyarrow as pa
@@ -15,8 +16,8 @@ from kazoo.client import KazooClient
 
 from pyspark_ledger.cli import checks, main
 from pyspark_ledger.client import LedgerClient
-from pyspark_ledger.local.zookeeper import _free_ports
-from pyspark_ledger.zk_metadata.server_words import servers
+from pyspark_ledger.local.zookeeper import LocalZooKeeper, _free_ports
+from pyspark_ledger.zk_metadata.server_words import Taken, servers, taken
 
 
 @pytest.fixture
@@ -61,6 +62,7 @@ def test_where_all_is_well_each_line_says_so_and_nothing_stays(client, zookeeper
     assert found[f"ZooKeeper {zookeeper}"]["found"].startswith("3.")
     assert "standalone" in found[f"ZooKeeper {zookeeper}"]["found"]
     assert "was written, synced, read and deleted in" in found["storage"]["found"]
+    assert (found["limits"]["status"], found["limits"]["found"]) == ("ok", "sessions of 10s, and requests of 900.0 kB")
     assert {"latency", "disk"} <= found.keys()
     assert (sorted(os.listdir(storage_root)), nodes(client.zookeeper)) == before
     shown = CliRunner().invoke(main, ["--zookeeper", client.zookeeper, "doctor"]).stdout
@@ -119,6 +121,23 @@ def test_some_servers_of_several_and_addresses_that_are_none(client, zookeeper):
     assert (found["ensemble"]["status"], found["storage"]["found"] != "") == ("warn", True)
     assert "is no connect string" in examined("a:b", exit_code=1)["ZooKeeper"]["advice"]
     assert [server.listens for server in servers(f"{zookeeper},{dead}")] == [True, False]
+
+
+def test_a_server_that_gives_shorter_sessions_and_takes_no_large_request_is_found(monkeypatch):
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Djute.maxbuffer=100000")
+    with LocalZooKeeper(max_session_ms=5_000, fsync=False) as server:
+        done = CliRunner().invoke(main, ["doctor", "--zookeeper", server.address, "--json"])
+        session, request = (row for row in json.loads(done.stdout) if row["what"] == "limits")
+        assert (done.exit_code, session["status"], request["status"]) == (1, "warn", "fail")
+        assert "makes a session of 10s one of 5s" in session["found"]
+        assert "takes no request of 900.0 kB" in request["found"]
+        assert "jute.maxbuffer" in request["advice"]
+        assert taken(server.address, 5.0, 50_000) == Taken(5.0, True)
+
+
+def test_of_what_is_no_zookeeper_no_limits_are_told():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert taken(f"127.0.0.1:{silent.getsockname()[1]}", 10.0, 1_000, timeout_s=0.2) is None
 
 
 def test_a_clock_that_is_wrong_is_found(client, monkeypatch):

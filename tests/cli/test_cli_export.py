@@ -249,3 +249,6 @@ def test_options_of_a_copy_that_make_no_sense_are_refused(client):
     assert "LEDGER_TOPIC_NOT_FOUND" in run(client, "copy", "nope", "--as", "x").stderr
     assert "to itself" in run(client, "copy", "orders").stderr
     assert "nothing listens" in run(client, "copy", "orders", "--to-zookeeper", "127.0.0.1:1").stderr
+    new = run(client, "copy", "orders", "--to-zookeeper", f"{client.zookeeper}-new").stderr
+    assert "LEDGER_STORAGE_NOT_SET" in new
+    assert "add --to-storage" in new

@@ -27,13 +27,13 @@ from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.errors import Conflict, DataLoss, InvalidInput, Unavailable
 from pyspark_ledger.files.entryfile import EntryWriter
 from pyspark_ledger.lifecycle import gc
-from pyspark_ledger.log import scan, topics
+from pyspark_ledger.log import locks, scan, topics
 from pyspark_ledger.log.generations import CompactedLedger, fetch_replaced, files_of, kept, newest, numbered
 from pyspark_ledger.log.index import Index
 from pyspark_ledger.log.log import Log
 from pyspark_ledger.log.rows import read_slice
 from pyspark_ledger.log.sources import ReadSource
-from pyspark_ledger.metadata.port import PartKey, PinKey
+from pyspark_ledger.metadata.port import CompactorKey, PartKey, PinKey
 from pyspark_ledger.metadata.records import SetBack
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Crash, Faults
@@ -419,6 +419,36 @@ def test_a_first_compaction_that_runs_can_be_seen(world):
         assert (stats.generation, stats.records_before, stats.backlog_records) == (0, 0, 2)
         assert stats.running_since_ms is not None
     assert compaction.stats(other) is None
+
+
+def test_others_see_how_far_a_compaction_is(world, monkeypatch):
+    monkeypatch.setattr(locks, "_TOLD_EVERY_S", 0.0)
+    log, other, seen, refused = world.log(), world.log(), [], []
+    for n in range(3):
+        world.put(log, (f"{n}", n), ("x", n))
+
+    def look(*_):
+        seen.append(locks.split_name(other.metadata.read(CompactorKey(world.topic.uuid)).record)[1])
+        with pytest.raises(Conflict) as error:
+            compact(other)
+        refused.append(str(error.value))
+
+    assert compact(log, look).records == 4
+    assert ("reading 6 of 6 records" in seen, "writing 4 of 4 records" in seen) == (True, True)
+    assert all(f"({progress})" in text for progress, text in zip(seen, refused, strict=True))
+    assert other.metadata.read(CompactorKey(world.topic.uuid)) is None
+
+
+def test_a_compaction_whose_progress_cannot_be_told_goes_on(world, monkeypatch):
+    monkeypatch.setattr(locks, "_TOLD_EVERY_S", 0.0)
+
+    def away(*_):
+        raise Unavailable("nobody answers")
+
+    monkeypatch.setattr(locks.Ephemeral, "put", away)
+    log = world.log()
+    world.put(log, ("a", 1), ("a", 2))
+    assert compact(log).records == 1
 
 
 @pytest.mark.parametrize("rate", [0, -1.5, float("nan"), "fast"])

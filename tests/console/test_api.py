@@ -17,6 +17,7 @@ from pyspark_ledger.client import LedgerClient, client_of, namespace_of
 from pyspark_ledger.compaction import run as compaction
 from pyspark_ledger.console.api import changes, reads
 from pyspark_ledger.console.changing import POLICIES
+from pyspark_ledger.log import locks
 from pyspark_ledger.log.namespace import OpenNamespace
 from pyspark_ledger.testing.memory import MemoryMetadata, MemoryServer
 from tests.support.console import TOKEN, Console, running
@@ -86,11 +87,18 @@ def test_topics_that_nobody_looked_at_are_sorted_by_their_rates_too(client):
         assert told[0]["records_per_second"] > 0
 
 
-def test_who_compacts_is_told_while_it_runs(console, client):
-    with compaction.compacting(namespace_of(client).log("orders")):
+def test_who_compacts_and_how_far_he_is_is_told_while_it_runs(console, client, monkeypatch):
+    with compaction.compacting(namespace_of(client).log("orders")) as tell:
+        tell("reading", 10, 100)
         told = console.api("/topics/orders/compaction").json
-        assert told["running_by"] == this_process()
+        assert (told["running_by"], told["progress"]) == (this_process(), "")  # it has only just begun
         assert told["running_since"]
+        monkeypatch.setattr(locks, "_TOLD_EVERY_S", 0.0)
+        tell("writing", 1_000, 20_000)
+        told = console.api("/topics/orders/compaction").json
+        assert (told["running_by"], told["progress"]) == (this_process(), "writing 1,000 of 20,000 records")
+        assert "writing 1,000 of 20,000 records" in console.ask("/topics/orders/compaction").text
+    assert console.api("/topics/orders/compaction").json["progress"] is None
     assert console.api("/topics/orders/compaction").json["running_by"] is None
 
 

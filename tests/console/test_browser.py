@@ -92,6 +92,31 @@ def test_every_page_is_shown_with_nothing_that_is_hard_to_use(console, chromium)
         assert chromium.hard_to_use() == [], f"{path}, dark"
 
 
+def test_the_longest_names_push_nothing_off_a_page(client, console, chromium):
+    topic, subscription, column = "t" * 200, "s" * 200, "c" * 200
+    client.create_topic(topic, pa.schema([(column, pa.string()), *((f"column{n}", pa.bool_()) for n in range(199))]))
+    client.create_cursor(topic, subscription)
+    with client.producer(topic, name="p" * 100) as producer:
+        producer.send({column: "a long text " * 100, "column0": True})
+    place = f"/topics/{topic}"
+    moves = f"{place}/subscriptions/{subscription}"
+    for path in ("/", place, f"{place}/records", f"{place}/schema", f"{place}/producers", moves,
+                 f"{moves}/preview?action=clear-backlog"):  # fmt: skip
+        for width in (1200, 360):
+            chromium.look(width, 740)
+            chromium.open(console.url + path)
+            assert chromium.run("return document.documentElement.scrollWidth") <= width, path[:20]
+    chromium.look(1200, 740)
+    chromium.open(console.url)
+    right = chromium.run(
+        "return document.querySelector('#live-topics thead th:last-child').getBoundingClientRect().right"
+    )
+    assert right <= 1200  # all columns of the overview are in sight
+    chromium.open(f"{console.url}{place}/records")
+    assert chromium.all("tbody td")[2].text == "true"
+    client.delete_topic(topic)
+
+
 def test_a_page_is_live_without_being_loaded_again(client, console, chromium):
     chromium.look()
     chromium.open(f"{console.url}{TOPIC}/subscriptions/shipping")

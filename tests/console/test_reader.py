@@ -19,8 +19,10 @@ from pyspark_ledger.console.checkpoints import queries_in
 from pyspark_ledger.console.reader import NamespaceReader
 from pyspark_ledger.console.state import Details, Health, alarms
 from pyspark_ledger.errors import Unavailable
+from pyspark_ledger.lifecycle.backup import Backup
+from pyspark_ledger.lifecycle.rates import Pace
 from pyspark_ledger.log.namespace import OpenNamespace
-from pyspark_ledger.metadata.records import SetBack
+from pyspark_ledger.metadata.records import Holder, SetBack
 from pyspark_ledger.testing.memory import MemoryMetadata, MemoryServer
 from tests.support.console import running
 
@@ -110,6 +112,48 @@ def test_what_is_wrong_now_is_an_alarm(reader):
     assert "RecordsEvicted" in codes(replace(topic, subscriptions=(taken,)))
     long = replace(subscription, revising_since_ms=now.taken_ms - hour)
     assert "RevisionRunsLong" in codes(replace(topic, subscriptions=(long,)))
+
+
+def test_an_old_backup_is_an_alarm_only_if_it_lacks_something(reader):
+    now, minute = reader.snapshot(), 60_000
+    leader = Holder(bytes(16), "maintain", now.taken_ms - 300 * minute)
+
+    def is_late(backup, unsaved=None):
+        """Minutes ago."""
+        then = [None if each is None else now.taken_ms - each * minute for each in (backup, unsaved)]
+        found = alarms(replace(now, leader=leader, backup_ms=then[0], unsaved_since_ms=then[1]))
+        return "BackupTooOld" in [alarm.code for alarm in found]
+
+    assert not is_late(backup=50)  # nothing was written since
+    assert not is_late(backup=50, unsaved=2)  # that is what the next round is for
+    assert not is_late(backup=5, unsaved=5)
+    assert is_late(backup=16, unsaved=4)
+    assert is_late(backup=130)
+    assert is_late(backup=None)
+
+
+def test_a_backup_that_has_only_what_changed_is_the_newest(client, monkeypatch):
+    """In a round that finds nothing new in the namespace, snapshots of topics are written."""
+    monkeypatch.setattr("pyspark_ledger.console.reader._STORAGE_EVERY_S", -1.0)
+    monkeypatch.setattr("pyspark_ledger.console.reader._BACKUP_EVERY_S", -1.0)
+    reader, backup = NamespaceReader(namespace_of(client), 0.1), Backup(namespace_of(client))
+    try:
+        assert reader.snapshot().unsaved_since_ms is not None
+        pace = Pace(namespace_of(client).clock, lambda _: None)
+        assert backup.run(pace).namespaces == 1
+        first = reader.look_again()
+        assert first.unsaved_since_ms is None
+        sleep(0.01)
+        with client.producer("orders") as producer:
+            producer.send({"v": 2})
+        assert reader.look_again().unsaved_since_ms is not None
+        done = backup.run(pace)
+        assert (done.namespaces, done.logs) == (0, 1)
+        last = reader.look_again()
+        assert last.backup_ms > first.backup_ms
+        assert last.unsaved_since_ms is None
+    finally:
+        reader.close()
 
 
 def test_events_tell_of_every_look(client):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import date, datetime
+from datetime import date, datetime, time
 from decimal import Decimal
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ ODD = {
     "day": (pa.date32(), date(2026, 1, 1)),
     "float": (pa.float64(), float("nan")),
     "flag": (pa.bool_(), True),
+    "clock": (pa.time64("us"), time(12, 30)),
 }
 
 
@@ -59,6 +60,8 @@ def test_every_type_is_shown_as_text(console, path):
         ("decimal", "=", "1.5", 27),
         ("local", ">=", "2025-01-01", 27),
         ("day", "=", "2026-01-01", 27),
+        ("clock", "<=", "12:30:00", 27),
+        ("clock", "<", "12:30", 0),
         ("list", "is not null", "", 27),
         ("bytes", "is null", "", 0),
     ],

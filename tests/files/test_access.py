@@ -38,9 +38,16 @@ WITH_KEYS = (
     f"gs://{CANARY}@bucket/root",
     f"abfss://container:{CANARY}@account.dfs.core.windows.net/root",
     f"abfss://container@account.dfs.core.windows.net/root?sas_token={CANARY}",
+    f"abfss://container@account.dfs.core.windows.net/root?sv=2024-01-01&sig={CANARY}",
+    f"s3://bucket/root?access_key={CANARY}",
+    f"s3://bucket/root?X-Amz-Credential=AKIA&X-Amz-Signature={CANARY}",
+    f"s3://bucket/root?endpoint_override=me:{CANARY}@host:9000",
+    f"gs://bucket/root?endpoint_override=http://me:{CANARY}@host:9000",
 )
 WITHOUT = (
     "s3://bucket/root", "s3://bucket/root?region=eu-west-1&endpoint_override=127.0.0.1:1&scheme=http",
+    "s3://bucket/root?tls_ca_file_path=/etc/ca.pem&allow_bucket_creation=true&background_writes=false",
+    "abfss://container@account.dfs.core.windows.net/root?blob_storage_authority=.blob.example.com&enable_tls=true",
     "gs://bucket/root", "abfss://container@account.dfs.core.windows.net/root", "/data/a@b", "file:///data/a@b",
 )  # fmt: skip
 

@@ -57,4 +57,21 @@ GUARDS = [
         why="ZooKeeper's digest scheme takes any pair: what is made would belong to a user whom nobody knows (I19).",
         tests=(_SETTINGS + "test_a_user_does_not_get_the_password_of_another_I19",),
     ),
+    Guard(
+        "login/a-server-that-answers-late-is-asked-again",
+        "zk_metadata/trouble.py",
+        "        if not self._refusals and SYSTEM_CLOCK.monotonic() >= self._look_again_at:\n",
+        instead="        if not self._refusals and not self._look_again_at:\n",
+        why="On a busy machine nobody would hear what is wrong before his time is over (I19).",
+        tests=(_LOGIN + "test_a_server_that_says_nothing_at_first_is_asked_again_what_is_wrong_I19",),
+        hangs=True,
+    ),
+    Guard(
+        "login/what-is-judged-is-what-is-read",
+        "base/profiles.py",
+        "        status = os.fstat(opened)\n",
+        instead="        status = os.stat(file, follow_symlinks=False)\n",
+        why="Behind a link that is private, or a file that was replaced, everybody could read the password (I19).",
+        tests=(_SETTINGS + "test_a_link_is_followed_and_what_it_leads_to_must_be_private_I19",),
+    ),
 ]

@@ -81,4 +81,12 @@ GUARDS = [
         why="A writer may write the head, and is not to end the topic (I20).",
         tests=("lifecycle/test_roles.py::test_who_may_not_do_a_thing_is_told_so_and_changes_nothing_I20",),
     ),
+    Guard(
+        "roles/a-killed-revoke-is-no-revoke",
+        "lifecycle/access.py",
+        "        mended = self.check() if grants else Mended()\n",
+        instead="        mended = Mended()\n",
+        why="The record has the role no more, and nodes still let in who was to lose it (I20).",
+        tests=(ACCESS + "test_who_was_to_lose_a_role_is_in_no_list_when_a_killed_command_was_repeated_I20",),
+    ),
 ]

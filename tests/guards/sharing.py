@@ -17,6 +17,16 @@ GUARDS = [
         ),
     ),
     Guard(
+        "sharing/joined-again-when-that-is-known",
+        "cursors/shared_consumer.py",
+        "        cursor = newcomer.rejoin()",
+        instead="        self._follower = newcomer\n        cursor = newcomer.rejoin()",
+        why="Else what it had before counts as in hand after a call that failed: it is told of a rollback (I14, I18).",
+        tests=(
+            "cursors/test_shared.py::test_one_that_joins_again_while_zookeeper_does_not_answer_tells_of_no_rollback_I14",
+        ),
+    ),
+    Guard(
         "sharing/nobody-waits-after-a-revision",
         "cursors/shares.py",
         'replace(each, claims=b"", slots=each.dealt)',

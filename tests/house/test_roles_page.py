@@ -7,9 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
+import pytest
 
 from pyspark_ledger.cli import main
 from pyspark_ledger.client import LedgerClient
+from pyspark_ledger.cursors.handle import CursorHandle
+from pyspark_ledger.outbox.outbox import Outbox
+from pyspark_ledger.outbox.transaction import Transaction
+from pyspark_ledger.tokens.tokens import Tokens
 from tests.support import REPOSITORY
 from tests.support.roles import CALLS, COMMANDS
 
@@ -20,6 +25,14 @@ OUTSIDE |= {"completion", "doctor", "console"}  # the console's changes are call
 OUTSIDE |= {"namespace set-storage"}  # needs a namespace that does not find its files
 # No requests; what begins another call; what writes as accept_loss does, where storage has more than ZooKeeper.
 NO_CALLS = {"zookeeper", "close", "bring_back", "cursor", "outbox", "producer", "tokens"}
+
+# What a client hands out, and calls of it that make no request or are the call itself.
+HANDLES: dict[str, tuple[type, set[str]]] = {
+    "cursor": (CursorHandle, {"name"}),
+    "tokens": (Tokens, {"group"}),
+    "outbox": (Outbox, {"name"}),
+    "transaction": (Transaction, {"append", "commit", "positions", "duplicate"}),
+}
 
 CELLS = {
     "admin": {"admin": "yes", "writer": "no", "reader": "no"},
@@ -68,3 +81,10 @@ def test_no_command_and_no_call_is_left_out():
         "producer",
         "tokens",
     }
+
+
+@pytest.mark.parametrize("handle", HANDLES)
+def test_no_call_of_what_a_client_hands_out_is_left_out(handle):
+    kind, no_calls = HANDLES[handle]
+    methods = {name for name in vars(kind) if not name.startswith("_")}
+    assert methods - no_calls == {name.partition(".")[2] for name in CALLS if name.startswith(f"{handle}.")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,6 +148,31 @@ def test_taking_away_and_giving_again_goes_on_after_a_kill_at_any_step_I20(made,
             mine.grant("writer", BOB)
     assert_all_lists_name(made, BOSS, "alice:a", "bob:b")
     assert steps > 20
+
+
+def repeated(work: Callable[[], object]) -> None:
+    with suppress(NotFound):  # it had been done to the end
+        work()
+
+
+@pytest.mark.parametrize("step", ["revoke", "finish"])
+def test_who_was_to_lose_a_role_is_in_no_list_when_a_killed_command_was_repeated_I20(made, monkeypatch, step):
+    """The record may have no such role any more, and nodes still let him in."""
+
+    def change(mine: Access) -> Changed:
+        return mine.revoke(None, BOB) if step == "revoke" else mine.finish(BOB)
+
+    with access(made) as mine:
+        for after in (0, 1, 2, 3, 5, 9, 17, 33, 1_000):
+            mine.grant("writer", BOB)
+            if step == "finish":
+                mine.rotate(BOB, ALICE)
+            with access(made) as killed:
+                interrupted(after, monkeypatch, lambda killed=killed: change(killed))
+            repeated(lambda: change(mine))
+            assert [path for path, names in identities_of_nodes(made).items() if BOB in names] == []
+        with pytest.raises(NotFound):
+            change(mine)
 
 
 def test_a_list_that_somebody_has_changed_is_found_and_mended(made):

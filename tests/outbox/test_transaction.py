@@ -436,6 +436,13 @@ def test_a_producer_or_an_id_that_is_none_is_refused_before_anything_is_done(cli
     assert refused.value.code == code
 
 
+def test_whether_tokens_are_minted_is_asked_before_anything_is_done(client):
+    with pytest.raises(InvalidInput, match="mint_tokens is 1, and must be True or False"):
+        client.transaction(mint_tokens=1)
+    with pytest.raises(InvalidInput, match="mint_tokens is None, and must be True or False"):
+        client.outbox("o", mint_tokens=None)
+
+
 def test_a_topic_too_many_is_left_out_and_the_others_are_committed(place):
     t = place.client(limits=replace(EAGER, topics_together=2)).transaction()
     t.append("out", {"n": 1})

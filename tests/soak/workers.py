@@ -419,7 +419,7 @@ class Maintainer(Role):
 
     def __init__(self, world: World, name: str, start: int) -> None:
         super().__init__(world, name, start)
-        self.ears = Ears()
+        self.ears = Ears(lambda: _progressed(world, name, time.time()))
         logging.getLogger(lifecycle.__name__).addHandler(self.ears)
         logging.getLogger(lifecycle.__name__).setLevel(logging.INFO)
 
@@ -441,14 +441,20 @@ class Maintainer(Role):
 
 
 class Ears(logging.Handler):
-    """Maintenance goes on after every error, and only logs it: so one that no fault explains is heard here."""
+    """Maintenance goes on after every error, and only logs it: so one that no fault explains is heard here. A round
+    over all topics takes minutes on a busy machine, so each thing that was done counts as progress."""
 
     unexpected = ""
+
+    def __init__(self, something_done: Callable[[], None]) -> None:
+        super().__init__()
+        self._something_done = something_done
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if record.levelno < logging.WARNING:
             print(f"{time.monotonic():.1f} {text}", flush=True)
+            self._something_done()
             return
         said(text)
         if record.exc_info or any(code not in EXPECTED for code in CODE.findall(text)):

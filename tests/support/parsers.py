@@ -10,7 +10,12 @@ length of a tail.
 
 from __future__ import annotations
 
-from tests.support import parsers_of_files, parsers_of_nodes, parsers_of_text  # noqa: F401 - they fill the table
+from tests.support import (  # noqa: F401 - they fill the table
+    parsers_of_console,
+    parsers_of_files,
+    parsers_of_nodes,
+    parsers_of_text,
+)
 from tests.support.parser_table import PARSERS, Parser
 
 __all__ = ["PARSERS", "Parser"]

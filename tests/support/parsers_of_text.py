@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pyspark_ledger.base import names, profiles, uris
 from pyspark_ledger.base.login import login_of
 from pyspark_ledger.base.position import EARLIEST, Position
+from pyspark_ledger.cli import importing
 from pyspark_ledger.cli.writing import _csv, _json, _Source
 from pyspark_ledger.cli.writing import _numbered as _numbered_records
+from pyspark_ledger.console.checkpoints import queries_in
 from pyspark_ledger.datasource import offsets
+from pyspark_ledger.datasource.checkpoint import Checkpoint
+from pyspark_ledger.datasource.lag import lag
 from pyspark_ledger.datasource.options import ReadOptions, WriteOptions
-from pyspark_ledger.describe import ddl
+from pyspark_ledger.describe import ddl, policies
 from pyspark_ledger.describe.jsonlines import Decoder
+from pyspark_ledger.errors import InvalidInput
 from pyspark_ledger.files import schema as schemas
 from pyspark_ledger.files.jsonrows import encoder
-from pyspark_ledger.files.storage import normalise_uri
+from pyspark_ledger.files.storage import Root, normalise_uri
 from pyspark_ledger.log import places, root
 from pyspark_ledger.metadata.records import Namespace, Topic
 from pyspark_ledger.testing import history
@@ -30,7 +38,7 @@ from pyspark_ledger.tokens.ids import TokenRuns
 from pyspark_ledger.zk_metadata.session import split_connect_string
 from tests.support.commands import run_command
 from tests.support.held import HeldStorage
-from tests.support.parser_table import COLUMNS, UID, UUID, parser, text_of
+from tests.support.parser_table import COLUMNS, UID, UUID, parser, parser_of, text_of
 from tests.support.query import document
 
 TOPIC = Topic("orders", UUID, "", "", 0)
@@ -82,6 +90,60 @@ def _offset(data: bytes) -> object:
     if offsets.is_initial(given):
         return None
     return [offsets.parse(name, fields, TOPIC) for name, fields in offsets.parts(given).items()]
+
+
+def _progress(end: str, latest: str) -> str:
+    source = {"startOffset": end, "endOffset": end, "latestOffset": latest, "description": "ledger"}
+    other = {"startOffset": "{}", "endOffset": '{"logOffset": 1}', "latestOffset": None}
+    return json.dumps({"id": "q", "name": None, "batchId": 3, "sources": [source, other]})
+
+
+@parser("progress", _progress(OFFSETS[0], OFFSETS[0]), _progress(OFFSETS[1], OFFSETS[1]), _progress(OFFSETS[1], "{}"))
+def _lag(data: bytes) -> object:
+    """What Spark says of a query, of which other sources than ours are a part."""
+    given = any_json(data)
+    found = lag(given) if isinstance(given, dict) else None
+    return None if found is None else (found.records, found.bytes, found.seconds)
+
+
+_LOGGED = '{"id":"0a1b2c3d"}', "v1", '{"batchWatermarkMs":0,"conf":{}}'
+
+
+@parser(
+    "checkpoint", *("\0".join((_LOGGED[0], "\n".join((*_LOGGED[1:], *lines)))) for lines in (OFFSETS, ("named:{}",)))
+)
+def _checkpoint(data: bytes) -> object:
+    """What Spark keeps of a query, as the console and a sink look into it: the metadata, and a log of offsets."""
+    metadata, _, logged = data.partition(b"\0")
+    folder = _checkpoint_folder()
+    (folder / "metadata").write_bytes(metadata)
+    (folder / "offsets" / "7").write_bytes(logged)
+    (shown,) = queries_in([folder])
+    found = Checkpoint(str(folder), Root(str(folder)))
+    seen = json.dumps(shown, default=str), found.query_id(), found.digest(7)
+    if "error" in shown:
+        raise InvalidInput(shown["error"], "LEDGER_SHOWN_AS_AN_ERROR")
+    return seen
+
+
+@cache
+def _checkpoint_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="ledger-checkpoint-"))
+    (folder / "offsets").mkdir()
+    (folder / "commits").mkdir()
+    return folder
+
+
+POLICIES = {
+    "deduplication": "true", "snapshot_commits": "1000", "evict_producers_after": "7d", "retention_age": "30s",
+    "retention_bytes": "100GB", "backlog_quota": "1GB,7d", "backlog_action": "evict", "compact_after": "never",
+    "expire_subscriptions_after": "1.5h", "rewrite_below": "64MiB",
+}  # fmt: skip
+
+
+@parser("policies", *(f"{name}={value}" for name, value in POLICIES.items()), "backlog_quota=never")
+def _policies(data: bytes) -> object:
+    return policies.parse(_given(data))
 
 
 @parser("name", "orders", "a.b-c_9")
@@ -165,8 +227,16 @@ WRITE = {
     "path": "orders", "paths": '["orders"]', "keyColumn": "k", "versionColumn": "v", "producerName": "p",
     "sequenceId": "7", "mergeSchema": "true", "compression": "zstd", "mintTokens": "true", "createTopic": "false",
 }  # fmt: skip
+MANY = {
+    "topics": "orders,payments", "startingTimestamp": "2026-11-01", "endingOffsets": "latest", "storage": "s3://b/x",
+    "profile": "prod", "logLevel": "info", "logFormat": "json", "zookeeper.user": "u", "zookeeper.password": "p",
+    "zookeeper.tls": "true", "zookeeper.tls.ca": "ca.pem", "zookeeper.tls.verify": "ca",
+    "storage.region": "eu-west-1", "storage.connectTimeout": "1.5", "storage.anonymous": "true",
+}  # fmt: skip
+ROUTED = {"topicColumn": "to", "deadLetterTopic": "dead", "zookeeper.sasl.mechanism": "GSSAPI", "logLevel": "debug"}
 IDS = {"topic": "orders", "sequenceColumn": "n", "producerColumn": "p", "deduplication": "sequence"}
-SPENDING = {"topic": "orders", "deduplication": "token", "tokenColumn": "t", "tokenGroup": "g", "tokenFanOut": "true"}
+SPENDING = {"topic": "orders", "deduplication": "token", "tokenColumn": "t", "tokenGroup": "g", "tokenFanOut": "true",
+            "tokenTopic": "orders"}  # fmt: skip
 
 
 def _lines(options: dict[str, str]) -> str:
@@ -177,12 +247,12 @@ def _given(data: bytes) -> dict[str, str]:
     return dict(line.partition("=")[::2] for line in text_of(data).split("\n"))
 
 
-@parser("read-options", _lines(READ), *(f"topic=t\nstartingOffsets={offset}" for offset in OFFSETS))
+@parser("read-options", _lines(READ), _lines(MANY), *(f"topic=t\nstartingOffsets={offset}" for offset in OFFSETS))
 def _read_options(data: bytes) -> object:
     return ReadOptions.parse(_given(data))
 
 
-@parser("write-options", *map(_lines, (WRITE, IDS, SPENDING)))
+@parser("write-options", *map(_lines, (WRITE, IDS, SPENDING, ROUTED)))
 def _write_options(data: bytes) -> object:
     return WriteOptions.parse(_given(data))
 
@@ -239,6 +309,30 @@ def _csv_table(data: bytes) -> object:
     return _written(_csv, data)
 
 
+def _parquet() -> list[bytes]:
+    held = []
+    schema = _schema_of_records()
+    for compression, rows in (("none", 3), ("zstd", 0)):
+        records = [
+            {"n": n, "t": "x" * n, "flag": True, "tags": ["a"], "at": "2026-01-31T12:00:00Z"} for n in range(rows)
+        ]
+        decoded = [Decoder(schema).line(json.dumps(record)) for record in records]
+        table = pa.Table.from_batches([schemas.from_records(decoded, schema, "t")], schema)
+        out = BytesIO()
+        pq.write_table(table.select(["n", "t", "tags", "at"]), out, compression=compression)
+        held.append(out.getvalue())
+    return held
+
+
+@parser_of("parquet", _parquet)
+def _parquet_file(data: bytes) -> object:
+    """A file that somebody imports."""
+    schema = _schema_of_records()
+    parquet = importing._opened(BytesIO(data), "file")
+    fitting = importing._Fitting(parquet.schema_arrow, schema)
+    return [batch.num_rows for _, batch in importing._batches(parquet, fitting, 1)]
+
+
 COMMANDS = (
     "topics list", "topics describe orders", "topics create orders --schema n|bigint --key n", "topics read t -n 3",
     "topics read orders --from 3:17:0 --columns a,b --compacted", "topics write orders - --format csv --producer p",
@@ -246,6 +340,16 @@ COMMANDS = (
     "cursors list orders --json", "producers list orders", "namespace upgrade --yes", "exporter --port 0", "--version",
     "up --port 2181", "down --purge --yes", "status --json", "topics compact orders --zookeeper 127.0.0.1:2181/x",
     "topics delete orders --verbose", "topics config set orders --evict-producers-after 7d",
+    "topics config set orders --retention-age 7d --retention-bytes 100GB --backlog-quota 1GB,7d --rewrite-below 64MB",
+    "topics export orders /no/folder/orders.parquet --start 0:0:0 --end latest --columns a --metadata --overwrite",
+    "topics import orders /dev/null --format parquet --producer p", "topics copy orders --to-profile p --as o --follow",
+    "topics skip-damaged orders 3:17 --reason disk --yes", "topics verify --all --sample 100 --deep",
+    "topics trim orders --before 3:17:0 --dry-run", "topics rewrite orders --below 64MB --read-rate 10MB",
+    "deadletters list dead --limit 10 --reason unknown --output csv", "deadletters replay dead --to orders --yes",
+    "access grant writer user:name --yes", "access rotate user:name --to user:other --finish", "options topic --json",
+    "console --port 0 --host-name ledger --mask card,name --checkpoints /no/folder --allow-changes", "completion bash",
+    "maintain --once --actions gc,compact --read-rate 50MB", "namespace move-storage --to /no/folder --dry-run",
+    "namespace repair --bring-back --yes", "cursors skip orders s 100 --yes --set zookeeper.tls.ca|=ca.pem",
 )  # fmt: skip
 
 

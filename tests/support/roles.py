@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from pyspark_ledger.base import names
 from pyspark_ledger.base.limits import DEFAULT_LIMITS
-from pyspark_ledger.base.position import EARLIEST
+from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.base.settings import Settings
 from pyspark_ledger.cli import main
 from pyspark_ledger.client import LedgerClient, client_of, namespace_of, open_namespace
@@ -146,6 +146,7 @@ def _make_topics(client: LedgerClient, topic: str, folder: Path) -> None:
     client.cursor(topic, "b").delete()
     for name in ("s", "c"):
         client.create_cursor(topic, name, "latest")
+    client.create_cursor(topic, "m", "earliest")
     with client.producer(topic, mint_tokens=True) as producer:
         producer.send({"id": 4, "name": "with a token"})
     space = namespace_of(client)
@@ -164,6 +165,11 @@ Call = Callable[[LedgerClient, str], object]
 def _token(client: LedgerClient, t: str) -> int:
     """Of the first record that has one."""
     return next(number for record in client.reader(t, end="latest") if (number := record.token_number) is not None)
+
+
+def _second(client: LedgerClient, t: str) -> Position:
+    """The position of the second record."""
+    return [record.position for record in client.reader(t, end="latest")][1]
 
 
 CALLS: dict[str, tuple[tuple[str, ...], Call]] = {}
@@ -187,6 +193,7 @@ for name, read in {
     "cursors": lambda client, t: client.cursors(t),
     "cursor.stats": lambda client, t: client.cursor(t, "c").stats(),
     "cursor.preview": lambda client, t: client.cursor(t, "c").preview("earliest"),
+    "cursor.properties": lambda client, t: client.cursor(t, "c").properties(),
     "producers": lambda client, t: client.producers(t),
     "evicted_producers": lambda client, t: client.evicted_producers(t),
     "compaction": lambda client, t: client.compaction(t),
@@ -211,6 +218,7 @@ for name, follow in {
     "create_cursor": lambda client, t: client.create_cursor(t, "called"),
     "cursor.reset": lambda client, t: client.cursor(t, "c").reset("earliest"),
     "cursor.skip": lambda client, t: client.cursor(t, "c").skip(1),
+    "cursor.mark_delete": lambda client, t: client.cursor(t, "m").mark_delete(_second(client, t), {"offset": 7}),
     "cursor.rewind": lambda client, t: client.cursor(t, "c").rewind(),
     "cursor.redeliver": lambda client, t: client.cursor(t, "c").redeliver(),
     "cursor.clear_backlog": lambda client, t: client.cursor(t, "c").clear_backlog(),
@@ -261,6 +269,15 @@ def _(client: LedgerClient, t: str) -> None:
 def _(client: LedgerClient, t: str) -> None:
     with client.transaction() as transaction:
         transaction.append(t, {"id": 10, "name": "in a transaction"})
+
+
+@call("transaction.consume", *WRITER)
+def _(client: LedgerClient, t: str) -> None:
+    tokens = client.tokens(t, "theirs")
+    [token] = tokens.mint()
+    with client.transaction() as transaction:
+        transaction.append(t, {"id": 12, "name": "for a token"})
+        transaction.consume(tokens, [token])
 
 
 @call("transaction.acknowledge", *BOTH)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import ClassVar
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
 from kazoo.security import CREATOR_ALL_ACL
 
 from pyspark_ledger.base.settings import Settings
@@ -58,6 +60,26 @@ def dump(namespace: str, password: str | None = None) -> Dump:
             data, stat = client.get(root + path)
             found[path] = data, stat.version, stat.ephemeralOwner
     return found
+
+
+class _EndSession:
+    """What a client sends last of all. kazoo does not know it in this form, and so is surprised."""
+
+    type: ClassVar[int] = -11
+
+    def serialize(self) -> bytes:
+        return b""
+
+    def deserialize(self, *_: object) -> None: ...
+
+
+def expire(client: KazooClient) -> None:
+    """The server ends the session, and the client learns of it when it connects again. A second client with the same
+    session could end it, too; but both would take it from each other meanwhile, and perhaps neither would end it."""
+    answer = client.handler.async_result()
+    client._call(_EndSession(), answer)
+    with suppress(ConnectionLoss):  # the server may hang up first
+        answer.get(timeout=30)
 
 
 class Backups:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pyspark_ledger.base.position import EARLIEST, Position
 from pyspark_ledger.errors import Fenced, InvalidInput, OutcomeUnknown, Unavailable
-from pyspark_ledger.testing.checker import CHECKS, check
+from pyspark_ledger.testing.checker import CHECKS, check, main
 from pyspark_ledger.testing.history import (
     Acknowledge,
     CompactedRead,
@@ -606,21 +606,28 @@ def test_a_killed_process_leaves_an_unknown_event_and_half_a_line(tmp_path):
     assert events[-1].told_at is None
 
 
-NO_EVENTS = [
-    "nonsense",
-    "[]",
-    '{"kind":"dance"}',
-    '{"kind":"send","shoes":1}',
-    '{"kind":"send","told":"perhaps"}',
-    '{"kind":"poll","rows":[["v","here"]]}',
-]
+NO_EVENTS = {
+    "nonsense": "not an event",
+    "[]": "not an event",
+    '{"told":"ok"}': "its kind is None: there are send, poll",
+    '{"kind":"dance"}': "its kind is 'dance': there are send, poll",
+    '{"kind":"send","shoes":1}': "it has a field 'shoes', and a send has none",
+    '{"kind":"send","told":"perhaps"}': "told is 'perhaps'",
+    '{"kind":"poll","rows":[["v","here"]]}': "here",
+}
 
 
-@pytest.mark.parametrize("line", NO_EVENTS)
-def test_a_line_that_is_no_event_is_named(tmp_path, line):
+@pytest.mark.parametrize(("line", "why"), NO_EVENTS.items())
+def test_a_line_that_is_no_event_is_named(tmp_path, line, why):
     (tmp_path / "p.jsonl").write_text(f'{{"kind":"send"}}\n{line}\n')
-    with pytest.raises(InvalidInput, match=r"p\.jsonl, line 2"):
+    with pytest.raises(InvalidInput, match=rf"p\.jsonl, line 2: .*{why}"):
         load([tmp_path / "p.jsonl"])
+
+
+def test_a_history_without_an_event_is_none_and_not_one_without_an_anomaly(tmp_path, capsys):
+    (tmp_path / "p.jsonl").touch()
+    assert main([str(tmp_path / "p.jsonl")]) == 2
+    assert "p.jsonl: nothing was checked" in capsys.readouterr().err
 
 
 def test_the_command_exits_with_1_if_there_is_an_anomaly(tmp_path):

@@ -15,12 +15,15 @@ import pytest
 
 from pyspark_ledger.append import append as protocol
 from pyspark_ledger.cursors.revision import SeenRevision
-from pyspark_ledger.errors import DataLoss
+from pyspark_ledger.errors import CorruptData, DataLoss, InvalidInput
 from pyspark_ledger.lifecycle import gc, retention
 from pyspark_ledger.log.log import Log
+from pyspark_ledger.metadata.ephemeral import Ephemeral
+from pyspark_ledger.testing.checker import Report
+from pyspark_ledger.testing.disk import MemoryStorage
 from pyspark_ledger.testing.history import Reset
 from tests.simulation.keepers import Operator
-from tests.simulation.play import SCENES, Play, Rollback, era
+from tests.simulation.play import SCENES, Failure, Play, Rollback, era
 from tests.simulation.readers import SubscribedQuery
 from tests.simulation.subscribers import Resetter
 from tests.simulation.writers import Writer
@@ -74,21 +77,76 @@ def test_a_retention_that_holds_nothing_back_is_found_out_I15(monkeypatch):
             Play(seed).run()
 
 
-@pytest.mark.soak  # hundreds of histories: in make search
-def test_a_rollback_that_nobody_looks_for_is_found_out(monkeypatch):
+def test_a_gc_that_leaves_something_is_found_out_I12(monkeypatch):
+    monkeypatch.setattr(gc, "collect", lambda log, **_: None)
+    with pytest.raises(Failure, match="files of 'table' that nothing names"):
+        Play(0, "a table", 0.03).run()
+
+
+def test_a_lock_that_stays_is_found_out_because_somebody_does_not_get_on_I16(monkeypatch):
+    monkeypatch.setattr(Ephemeral, "release", lambda node: None)
+    with pytest.raises(Failure, match=r"compactor-3 does not get on.*LEDGER_COMPACTION_RUNNING"):
+        Play(0, "a table", 0.0).run()
+
+
+def test_files_that_are_not_synced_are_found_out_when_the_power_fails_I1(monkeypatch):
+    def power_fails(seed: int) -> Report:
+        play = Play(seed, "the log", 0.0)
+
+        def cut() -> None:
+            for process in play.cast:
+                process.kill()
+            play.stage.disk.power_loss(play.stage.chance)
+
+        play.stage.later(4.0, cut)
+        return play.run()
+
+    assert power_fails(1).anomalies == []
+    monkeypatch.setattr(MemoryStorage, "close_file", lambda disk, path, file: setattr(file, "data", bytes(file.data)))
+    with pytest.raises(CorruptData, match=r"\.arrow is (?:missing|damaged)"):
+        power_fails(1)
+
+
+def test_a_rollback_that_nobody_looks_for_is_found_out_I18(monkeypatch):
+    """Few histories come to harm: mostly the versions of nodes keep a writer out that has not noticed."""
+
+    def comes_to_harm(seed: int) -> bool:
+        try:
+            return bool(Play(seed, "a rollback", 0.0).run().anomalies)
+        except CorruptData:
+            return True
+        except InvalidInput as error:  # the operator wants to repair what nobody has seen
+            if error.code != "LEDGER_NOTHING_TO_REPAIR":
+                raise
+            return False
+
+    assert not comes_to_harm(20)
     for look in ("_check_follows", "refused", "check_has_commit"):
         monkeypatch.setattr(Log, look, lambda *_: None)
-    assert wrong("a rollback", 40, first=125)
+    assert any(map(comes_to_harm, range(20, 300))), "seed 20 did; when the simulation has changed, another one does"
 
 
-@pytest.mark.soak
+class HurriedResetter(Resetter):
+    thinks_s = 0.2
+
+
+class RareWriter(Writer):
+    thinks_s = 3.0
+
+
 def test_a_reset_that_is_taken_for_a_lost_one_is_found_out(monkeypatch):
-    """A history in which a rollback has lost a reset, and the next one has its number. That is rare, so this looks for
-    long. (What must happen then is tested in ``cursors/test_lost_resets.py``.)"""
+    """A rollback has lost a reset that the query follows, and no record, and the next reset has its number: what that
+    was to have read again never comes. One in two hundred histories is such a one, if there is hardly more than resets
+    and rollbacks. (What must happen then is tested in ``cursors/test_lost_resets.py``.)"""
+    monkeypatch.setitem(SCENES, "a rollback", [RareWriter, SubscribedQuery, HurriedResetter, Operator])
+
+    def found(first: int, stop: int) -> set[str]:
+        histories = (Play(seed, "a rollback", 0.0).run().names for seed in range(first, stop))
+        return next((names for names in histories if names), set())
+
+    assert found(91, 92) == set()
     monkeypatch.setattr(SeenRevision, "is_of", lambda seen, cursor: seen.number <= cursor.revision)
-    monkeypatch.setitem(SCENES, "a rollback", [Writer, SubscribedQuery, Resetter, Resetter, Resetter, Operator])
-    histories = (play.run().names for play in map(Play, range(350, 50_000)) if play.scene == "a rollback")
-    assert any("non-monotonic poll" in names for names in islice(histories, 2_000))
+    assert "unseen" in found(91, 2_000), "seed 91 showed it; when the simulation has changed, another one does"
 
 
 def test_resets_that_a_backup_has_brought_back_are_part_of_what_comes_after_it():

