@@ -24,7 +24,7 @@ from pyspark_ledger.metadata.port import Create, Delete, DeletedKey, SinkKey, Si
 from pyspark_ledger.metadata.records import Deleted, Marker
 from pyspark_ledger.metadata.transactions import Transactions
 from pyspark_ledger.testing.memory import Crash, Faults, MemoryMetadata
-from tests.support.flaky import Behind
+from tests.support.flaky import Behind, StaysBehind
 from tests.support.sinks import COLUMNS, Place, Query, in_process
 
 DAY_MS = 24 * 3600 * 1000
@@ -370,7 +370,7 @@ def test_a_stale_server_does_not_refuse_a_query_that_was_let_go(place, lags, bat
         place.client.delete_topic("out")
         place.make()
         place.client.forget_producer("out", "spark-q")
-        query.restart(**{lags: Behind(behind)})
+        query.restart(**{lags: StaysBehind(behind)})
         query.write(behind)
         assert place.numbers() == [behind]
 

@@ -198,8 +198,8 @@ GUARDS = [
     Guard(
         "log/parts-are-looked-for-again",
         "log/log.py",
-        "made = (self.metadata.connections, part)",
-        instead="made = (0, part)",
+        "if (self.metadata.connections, part) not in self._parts:",
+        instead="if all(known != part for _, known in self._parts):",
         why="A rollback may have taken a part's node with it (I16, I18).",
         tests=("log/test_rollback.py::test_a_part_that_a_rollback_took_along_is_made_again_I16_I18",),
     ),

@@ -244,6 +244,7 @@ GUARDS = [
         instead=("            self._log.clock.sleep(self._log.clock.jitter(0.002))\n"),
         why="Who lost a race decides from what is stored now (I11, I17).",
         tests=("outbox/test_outbox.py::test_the_first_draft_processes_two_copies_at_once",),
+        hangs=True,
     ),
     Guard(
         "tokens/tokens-of-this-topic",

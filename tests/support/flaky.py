@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pyspark_ledger.errors import Unavailable
 from pyspark_ledger.metadata.port import Create, Key, Op, R, Versioned
-from pyspark_ledger.testing.memory import Faults, MemoryMetadata
+from pyspark_ledger.testing.memory import Faults, MemoryMetadata, ReadFault, TransactFault
 
 
 class Flaky(MemoryMetadata):
@@ -48,3 +48,22 @@ class Behind(Faults):
 
     def lag(self) -> int:
         return self._max_lag
+
+
+class StaysBehind(Behind):
+    """As Behind, and it catches up only when the session syncs or changes something, however much is read before."""
+
+    def __init__(self, transactions: int) -> None:
+        super().__init__(transactions)
+        self._stays = True
+
+    def of_read(self) -> ReadFault | None:
+        return "stale" if self._stays else super().of_read()
+
+    def of_sync(self) -> bool:
+        self._stays = False
+        return super().of_sync()
+
+    def of_transact(self) -> TransactFault | None:
+        self._stays = False
+        return super().of_transact()
