@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -93,17 +93,22 @@ class RecordIds:
         return self._sorted_ranges() if highest is None else highest
 
     def _rising(self) -> pa.Array | None:
-        """The same if each producer is in a run once, and the ranges of each rise from run to run, as they nearly
-        always do: then none meet. None if not, or if there are so many runs that sorting takes less."""
+        """The same if each producer is in a run once, and its ranges rise from run to run, these in the order of their
+        lowest ids, as they nearly always do: then none meet. None if not, or if there are so many runs that sorting
+        takes less."""
         count = len(self._names)
         if len(self._runs) * count > _TIMES * max(len(self._codes), 1):
             return None
-        highest, start = pa.nulls(count, pa.int64()), 0
-        for length in self._runs:
-            codes, low, high = (each.slice(start, length) for each in (self._codes, self._low, self._high))
-            start += length
+        starts = [0, *accumulate(self._runs)]
+        runs = [
+            [each.slice(start, length) for each in (self._low, self._high, self._codes)]
+            for start, length in zip(starts, self._runs, strict=False)
+            if length
+        ]
+        highest = pa.nulls(count, pa.int64())
+        for low, high, codes in sorted(runs, key=lambda run: pc.min(run[0]).as_py()):  # tasks come in any order
             placed = pc.scatter(high, codes, max_index=count - 1)
-            if count - placed.null_count < length:  # a producer is there twice
+            if count - placed.null_count < len(codes):  # a producer is there twice
                 return None
             if not pc.all(pc.greater(low, highest.take(codes)), min_count=0).as_py():
                 return None
@@ -114,12 +119,17 @@ class RecordIds:
         by_producer = pa.table({"code": self._codes, "low": self._low})
         order = pc.sort_indices(by_producer, [("code", "ascending"), ("low", "ascending")])
         codes, low, high = self._codes.take(order), self._low.take(order), self._high.take(order)
-        meets = pc.and_(pc.equal(codes[1:], codes[:-1]), pc.less_equal(low[1:], high[:-1]))
+        same = pc.equal(codes[1:], codes[:-1])
+        meets = pc.and_(same, pc.less_equal(low[1:], high[:-1]))
         self._suspects = pa.concat_arrays([self._suspects, codes[1:].filter(meets)]).unique()
-        rows = pa.table({"code": codes, "high": high})
-        by_code = rows.group_by("code", use_threads=False).aggregate([("high", "max")])
-        found = (one_array(by_code[name]) for name in ("high_max", "code"))
-        return pc.scatter(*found, max_index=len(self._names) - 1)
+        if not len(self._suspects):  # ranges that rise: the last is the highest
+            ends = pa.concat_arrays([pc.invert(same), pa.array([True])])
+            high, codes = high.filter(ends), codes.filter(ends)
+        else:
+            rows = pa.table({"code": codes, "high": high})
+            by_code = rows.group_by("code", use_threads=False).aggregate([("high", "max")])
+            high, codes = (one_array(by_code[name]) for name in ("high_max", "code"))
+        return pc.scatter(high, codes, max_index=len(self._names) - 1)
 
     def _decide_by_ranges(self, last: pa.Array) -> tuple[list[int], list[int]]:
         """The entries that are entirely new, and those whose rows have to be compared; the others are old."""

@@ -97,8 +97,9 @@ class Sequences:
             here = self._all_names()
             if here.nbytes + names.nbytes < _MOST_BYTES:
                 return self._found(names, one_array(pc.index_in(names, value_set=here)))
-        one = one_array(names).dictionary_encode()
-        return Encoded(one.dictionary, one.indices, self.slots(one.dictionary.to_pylist()))
+        distinct, codes = _encoded(names)
+        slots = self.slots(distinct.to_pylist()) if self._slots else pa.nulls(len(distinct), pa.int64())
+        return Encoded(distinct, codes, slots)
 
     def _found(self, names: pa.ChunkedArray, codes: pa.Array) -> Encoded:
         """``codes``: where each name is in ``_all_names``; null for one that is not."""
@@ -106,11 +107,11 @@ class Sequences:
         if not codes.null_count:
             return Encoded(here, codes, slots)
         missing = codes.is_null()
-        new = one_array(names.filter(missing)).dictionary_encode()
+        new, new_codes = _encoded(names.filter(missing))
         return Encoded(
-            pa.concat_arrays([here, new.dictionary]),
-            pc.replace_with_mask(codes, missing, pc.add(new.indices, pa.scalar(len(here), pa.int32()))),
-            pa.concat_arrays([slots, pa.nulls(len(new.dictionary), pa.int64())]),
+            pa.concat_arrays([here, new]),
+            pc.replace_with_mask(codes, missing, pc.add(new_codes, pa.scalar(len(here), pa.int32()))),
+            pa.concat_arrays([slots, pa.nulls(len(new), pa.int64())]),
         )
 
     def _all_names(self) -> pa.Array:
@@ -160,13 +161,22 @@ class Sequences:
             start = len(self._last)
             self._slots.update(zip(names.filter(new).to_pylist(), range(start, start + slots.null_count), strict=True))
             self._last.extend(last.filter(new).to_pylist())
-            self._published.extend([published] * slots.null_count)
+            self._published.extend(array("q", [published]) * slots.null_count)
 
     def table(self) -> pa.Table:
         """(name, sequence, publish_ms) of all."""
         slots = pa.array(list(self._slots.values()), pa.int64())
         columns = [pa.array(list(self._slots), pa.string()), _view(self._last).take(slots)]
         return pa.table([*columns, _view(self._published).take(slots)], names=["name", "sequence", "publish_ms"])
+
+
+def _encoded(names: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
+    """Each name once, and of each its place there. The chunks are not put together, which takes long with
+    millions of names."""
+    encoded = names.dictionary_encode()  # all chunks have one dictionary
+    if not encoded.num_chunks:
+        return pa.nulls(0, pa.string()), pa.nulls(0, pa.int32())
+    return encoded.chunk(0).dictionary, pa.concat_arrays([chunk.indices for chunk in encoded.chunks])
 
 
 def _with(values: array[int], slots: pa.Array, new: pa.Array) -> array[int]:

@@ -116,7 +116,7 @@ GUARDS = [
     Guard(
         "dedup/a-producer-that-is-in-a-run-twice",
         "dedup/record_ids.py",
-        "if count - placed.null_count < length:",
+        "if count - placed.null_count < len(codes):",
         instead="if False:",
         why="Of a producer that has two ranges in one run only one would be looked at (I5).",
         tests=("dedup/test_record_ids.py::test_ranges_of_one_producer_in_one_run_are_compared_I5",),
