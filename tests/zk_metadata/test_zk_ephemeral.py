@@ -82,12 +82,12 @@ def test_a_server_that_goes_away_in_the_middle_leaves_nothing_standing(tmp_path,
         with client.producer("t") as producer:
             producer.send({"k": "a", "v": 1})
         client.create_cursor("t", "s")
-        original = getattr(owner, step)
+        original, comes_back = getattr(owner, step), threading.Timer(3.5, server.restart, (0,))
 
         def go_away(*arguments):
             namespace_of(client).metadata._timeout_s = 2.0  # until here it has all the time that it needs
             server.kill(0)
-            threading.Timer(3.5, server.restart, (0,)).start()
+            comes_back.start()
             return original(*arguments)
 
         monkeypatch.setattr(owner, step, go_away)
@@ -96,6 +96,7 @@ def test_a_server_that_goes_away_in_the_middle_leaves_nothing_standing(tmp_path,
         monkeypatch.undo()
         with _client(server, tmp_path, "another:session") as other:
             eventually(lambda: _works(lambda: call(other)))
+        comes_back.join()
 
 
 def _client(server: LocalZooKeeper, folder, password: str | None = None) -> LedgerClient:
