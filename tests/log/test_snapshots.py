@@ -157,6 +157,23 @@ def test_after_a_repair_what_was_lost_is_no_reason_to_refuse_I16(world):
     assert newest(world).head.next_commit > 1_000
 
 
+def test_after_a_repair_that_could_leave_none_what_was_lost_is_no_reason_to_refuse_either_I16(world, monkeypatch):
+    """Then the newest one is still from before, and has the commits that were given up."""
+
+    def no_room(*_: object) -> None:
+        raise Unavailable("the disk is full", "LEDGER_STORAGE_UNAVAILABLE")
+
+    lose_a_ledger(world)
+    with set_back:
+        gc.collect(world.log())
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshots, "write", no_room)
+        repair.accept_loss(world.log())
+    gc.collect(world.log())
+    append(world.log(), 10)
+    assert world.read() == [0, 10]
+
+
 def test_a_damaged_one_is_recognised(world):
     fill(world.log(), *range(9))
     there = snapshots.listed(world.storage, world.topic.uuid)

@@ -307,6 +307,7 @@ def test_after_a_lost_answer_a_server_that_is_behind_does_not_hide_what_was_made
     faults.next_transact("applied_then_lost")
     faults.next_read("stale")
     assert lock(metadata, "a").take() is None
+    assert faults.transacts == 1, "it is found, and not asked for again"
 
 
 def test_who_is_refused_is_told_by_whom_at_once_also_by_a_server_that_is_behind_I14(server):
