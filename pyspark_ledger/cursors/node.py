@@ -121,6 +121,7 @@ class CursorNode:
 
     def ensure(self, start: PlaceLike, *, compacted: bool = False) -> Cursor:
         """Creates the cursor if it does not exist; ``compacted``: for readers of compacted ledgers."""
+        start = places.parse(start)  # what is no place is refused also where the cursor exists, and nobody needs one
         try:
             return self.refresh(sync=True)
         except NotFound as missing:

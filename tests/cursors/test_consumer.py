@@ -72,6 +72,13 @@ def test_records_come_in_order_with_where_and_when_they_were_read(world):
         subscriber.receive(0)
 
 
+def test_a_start_that_is_no_place_is_refused_also_where_the_subscription_exists(world):
+    for _ in range(2):
+        with pytest.raises(InvalidInput, match="'nowhere' is no place in a topic"):
+            consumer(world, start="nowhere")
+        consumer(world, start="latest").close()
+
+
 def test_individual_acknowledgements_survive_a_restart_and_the_rest_comes_again(world):
     first = consumer(world)
     messages = take(first)
