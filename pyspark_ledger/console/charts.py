@@ -58,7 +58,8 @@ def over_time(buckets: Sequence[Mapping[str, Any]], value: str, way: str, label:
     values, shown = [bucket[value] for bucket in buckets], words.WAYS[way]
     most, least = max(values, default=0), 0 if kind == "bars" else min(values, default=0)
     width, spread, room = 100 / max(len(values), 1), max(most - least, 1), _CHART_PX - 18
-    inside = _grid([shown(most), shown(least + (most - least) / 2)] if most > least else [shown(most), ""])
+    lowest = "" if kind == "bars" and most else shown(least)  # bars begin at nothing
+    inside = _grid([shown(most), shown(least + (most - least) / 2), lowest] if most > least else ["", "", lowest])
     for at, (bucket, each) in enumerate(zip(buckets, values, strict=True)):
         tall = room * (each - least) / spread
         tall = max(tall, 2.0) if each > least or kind == "area" else 0.0
@@ -73,7 +74,7 @@ def over_time(buckets: Sequence[Mapping[str, Any]], value: str, way: str, label:
 
 def _grid(labels: Sequence[str]) -> str:
     lines = ""
-    for at, label in enumerate([*labels, ""]):
+    for at, label in enumerate(labels):
         y = 18 + (_CHART_PX - 18) * at / 2
         lines += f'<line class="grid" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>'
         lines += _text(0, y - 4, label) if label else ""

@@ -6,6 +6,7 @@ import json
 import threading
 import urllib.request
 from dataclasses import replace
+from datetime import UTC, datetime
 from time import sleep
 from unittest.mock import Mock
 
@@ -225,6 +226,18 @@ def test_an_empty_topic_is_drawn_too():
     ledgers = [{"ledger": 0, "from": 0, "to": 0, "open": True}]
     assert "<svg" in charts.bar({"begin": 0, "end": 0, "ledgers": ledgers, "horizon": None, "subscriptions": []})
     assert "<svg" in charts.over_time([], "records", "short", "none")
+
+
+def test_a_chart_of_sizes_says_what_its_lowest_line_is():
+    hours = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(4)]
+    buckets = [
+        {"from": begin, "to": end, "size": size}
+        for begin, end, size in zip(hours[:-1], hours[1:], (100, 300, 500), strict=True)
+    ]
+    drawn = charts.over_time(buckets, "size", "short", "sizes", "area")
+    assert all(f">{size}<" in drawn for size in (100, 300, 500))
+    assert ">100<" in charts.over_time(buckets[:1], "size", "short", "sizes", "area")
+    assert ">0<" not in charts.over_time(buckets, "size", "short", "sizes", "bars")
 
 
 @pytest.mark.parametrize(
