@@ -12,6 +12,7 @@ from pyspark_ledger.compaction import run as compaction
 from pyspark_ledger.console import history, records
 from pyspark_ledger.console.asking import Asked
 from pyspark_ledger.console.checkpoints import queries_in
+from pyspark_ledger.console.letters import Letters
 from pyspark_ledger.console.reader import RATE_MS, NamespaceReader
 from pyspark_ledger.console.records import Filter
 from pyspark_ledger.console.settings import Settings
@@ -24,7 +25,6 @@ from pyspark_ledger.describe.producers import producer_row
 from pyspark_ledger.describe.rows import moment
 from pyspark_ledger.describe.topics import description
 from pyspark_ledger.errors import InvalidInput, LedgerError
-from pyspark_ledger.files import dead_letters
 from pyspark_ledger.log import generations, places, scan, trimmed
 from pyspark_ledger.log.locks import split_name
 from pyspark_ledger.log.log import Log, View
@@ -55,6 +55,7 @@ _COMMITS = 500
 class Looking:
     def __init__(self, namespace: OpenNamespace, reader: NamespaceReader, settings: Settings) -> None:
         self._namespace, self._reader, self._settings = namespace, reader, settings
+        self._letters = Letters(namespace, reader)
 
     # -- the namespace -------------------------------------------------------------------------------------
 
@@ -192,18 +193,13 @@ class Looking:
             log.refresh(sync=True)
             view = log.view()
             found = description(log, 20)
-            is_grave = _is_for_dead_letters(log, view)
+            is_grave = self._letters.are_in(log, view.head.schema_id)
             bar = self._bar(log, view)
         found |= {"dead_letters": is_grave, "bar": bar}
         state = self._reader.snapshot().topics.get(name)
-        found["waiting_letters"] = self._waiting_letters(state) if is_grave and state else None
+        found["waiting_letters"] = self._letters.waiting(state) if is_grave and state else None
         found["alarms"] = [_alarm(each) for each in self._reader.snapshot().alarms if each.topic == name]
         return found
-
-    def _waiting_letters(self, state: TopicState) -> int:
-        """Those that 'deadletters replay' has not brought back."""
-        replay = next((each.behind for each in state.subscriptions if each.name == "replay"), None)
-        return state.kept[0] if replay is None else replay
 
     def _bar(self, log: Log, view: View) -> Row:
         """The topic from its start to its end, in records: its ledgers, and where everybody stands."""
@@ -456,6 +452,7 @@ class Looking:
             "records_of_topic": end,
             "past_revisions": past[::-1],
             "last_backward_revision": cursor.last_backward_revision,
+            "dead_letter_topics": self._letters.topics(),
         }
 
 
@@ -466,14 +463,6 @@ def _health(health: Health) -> Row:
 
 def _alarm(alarm: Alarm) -> Row:
     return asdict(alarm)
-
-
-def _is_for_dead_letters(log: Log, view: View) -> bool:
-    try:
-        dead_letters.check_schema(log.schema(view.head.schema_id), log.topic.name)
-    except InvalidInput:
-        return False
-    return True
 
 
 def _column(field: Any) -> Row:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -58,6 +59,29 @@ def numbers(answer) -> list[int]:
 
 
 # -- what is there --------------------------------------------------------------------------------------------------
+
+
+def test_a_subscription_shows_where_its_dead_letters_are(tmp_path):
+    with client_of(OpenNamespace(MemoryMetadata(MemoryServer()), str(tmp_path))) as client:
+        client.create_topic("jobs", pa.schema([("n", pa.int64())]))
+        client.create_cursor("jobs", "other")
+        with client.producer("jobs") as producer:
+            producer.send({"n": 7})
+        with running(namespace_of(client)) as console:
+            assert "No topic here is for dead letters" in console.ask("/topics/jobs/subscriptions/other").text
+        with client.consumer("jobs", "work", max_redeliveries=0, dead_letter_topic="dead",
+                             redelivery_delay_s=0.0) as consumer:  # fmt: skip
+            consumer.negative_acknowledge(consumer.receive(5.0))
+            assert consumer.receive(0.5) is None
+        with running(namespace_of(client)) as console:
+            found = console.api("/topics/jobs/subscriptions/work").json["dead_letter_topics"]
+            assert found == [{"topic": "dead", "waiting": 1}]
+            page = console.ask("/topics/jobs/subscriptions/work").text
+            (link,) = re.findall(r'href="(/topics/dead/records[^"]*)"', page)
+            assert json.dumps({"n": 7}) in unescape(console.ask(unescape(link)).text)
+            other = console.api("/topics/dead/records", column="subscription", value="other").json
+            assert other["records"] == []
+            assert console.api("/topics/dead").json["waiting_letters"] == 1
 
 
 def test_the_overview_counts_and_says_that_nobody_leads_maintenance(console):
