@@ -119,10 +119,10 @@ SPARK_TESTS := $(PY) -m pytest -m "spark and not soak" -n $(WORKERS) --dist load
 # at the end. A failure in either fails the command; whoever is interrupted ends both.
 test: lint prometheus browser ## lint, types, import rules and all tests but the long ones
 	@log=$$(mktemp); $(CORE_TESTS) >$$log 2>&1 & core=$$!; \
-	trap 'kill $$core 2>/dev/null; rm -f $$log' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; \
+	trap 'test -z "$$core" || kill $$core 2>/dev/null; rm -f $$log' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; \
 	echo "The tests that start Spark, and beside them the others, whose results follow:"; \
-	$(SPARK_TESTS); spark=$$?; wait $$core; core=$$?; \
-	echo "The tests that need no Spark:"; cat $$log; test $$core -eq 0 && exit $$spark; exit $$core
+	$(SPARK_TESTS); spark=$$?; wait $$core; others=$$?; core=; \
+	echo "The tests that need no Spark:"; cat $$log; test $$others -eq 0 && exit $$spark; exit $$others
 
 core: setup prometheus ## the tests that need no Spark
 	@$(CORE_TESTS)

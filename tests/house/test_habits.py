@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import tomllib
 
 import pytest
@@ -29,6 +31,25 @@ def recipe(target: str) -> list[str]:
 def plain(name: str) -> str:
     """A package's name as the index compares names."""
     return re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", name)[0]).lower()
+
+
+# -- the one command ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("core", "spark", "passes"),
+    [(0, 0, True), (1, 0, False), (0, 1, False), (5, 1, False)],
+)
+def test_make_test_passes_if_both_halves_pass_and_fails_if_either_fails(core, spark, passes):
+    before = [f"--old-file={each}" for each in ("lint", "prometheus", "browser")]
+    halves = [f"CORE_TESTS=sh -c 'echo others; exit {core}'", f"SPARK_TESTS=sh -c 'exit {spark}'"]
+    ended = subprocess.run(
+        ["make", "test", *before, *halves],
+        cwd=REPOSITORY, env=os.environ | {"MAKEFLAGS": ""}, capture_output=True, text=True,
+        start_new_session=True,  # a signal to its whole group would end us, too
+    )  # fmt: skip
+    assert (ended.returncode == 0) == passes, ended.stderr
+    assert ended.stdout.endswith("The tests that need no Spark:\nothers\n")
 
 
 # -- the version, and what is installed --------------------------------------------------------------------------
