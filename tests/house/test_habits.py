@@ -49,7 +49,7 @@ def test_make_test_passes_if_both_halves_pass_and_fails_if_either_fails(core, sp
         start_new_session=True,  # a signal to its whole group would end us, too
     )  # fmt: skip
     assert (ended.returncode == 0) == passes, ended.stderr
-    assert ended.stdout.endswith("The tests that need no Spark:\nothers\n")
+    assert "The tests that need no Spark:\nothers\n" in ended.stdout
 
 
 # -- the version, and what is installed --------------------------------------------------------------------------
