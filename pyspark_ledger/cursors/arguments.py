@@ -28,7 +28,9 @@ def check_sharing(
     if prefetch is not None and not (is_whole(prefetch) and prefetch >= 1):
         raise InvalidInput(f"prefetch={prefetch!r}: a whole number of at least 1 was expected", "LEDGER_INVALID_OPTION")
     if ack_timeout_s is not None and not (is_number(ack_timeout_s) and ack_timeout_s > 0):
-        raise InvalidInput(f"ack_timeout_s={ack_timeout_s!r}: it must be more than 0", "LEDGER_INVALID_OPTION")
+        raise InvalidInput(
+            f"ack_timeout_s={ack_timeout_s!r}: a number of seconds of more than 0 was expected", "LEDGER_INVALID_OPTION"
+        )
 
 
 def check_dead_letters(

@@ -90,7 +90,8 @@ class DeadLetters(Grave):
         found = []
         for message, row in zip(messages, rows, strict=True):
             deliveries = consumer._deliveries(message.ordinal)
-            reason = f"delivered {deliveries} times to subscription '{subscription}', and not acknowledged"
+            how_often = "once" if deliveries == 1 else f"{deliveries} times"
+            reason = f"delivered {how_often} to subscription '{subscription}', and not acknowledged"
             where = {"topic": topic, "subscription": subscription, "position": str(message.position)}
             found.append({"reason": reason, "record": row, "deliveries": deliveries, **where})
         return letters.made_of(found, self._namespace.clock.now_ms())

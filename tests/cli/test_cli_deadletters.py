@@ -63,7 +63,7 @@ def test_letters_are_listed_with_the_reason_and_where_they_came_from(client):
     shown = run(client, "list", "dead", "--limit", "2")
     assert "there are more than 2" in shown.stderr
     assert "query" not in shown.stdout
-    assert "delivered 1 times to subscription 'billing'" in shown.stdout
+    assert "delivered once to subscription 'billing'" in shown.stdout
 
 
 def test_a_replay_brings_each_letter_back_once(client):

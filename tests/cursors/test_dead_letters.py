@@ -243,8 +243,8 @@ def test_a_topic_that_is_none_for_letters_is_refused_and_nothing_is_lost(place):
         ({"max_redeliveries": 3, "dead_letter_topic": "in"}, "dead_letter_topic='in': it must be another topic"),
         ({"redelivery_delay_s": "1"}, "redelivery_delay_s='1'"),
         ({"max_redelivery_delay_s": None}, "max_redelivery_delay_s=None"),
-        ({"type": "shared", "ack_timeout_s": "1"}, "ack_timeout_s='1': it must be more than 0"),
-        ({"type": "shared", "ack_timeout_s": True}, "ack_timeout_s=True: it must be more than 0"),
+        ({"type": "shared", "ack_timeout_s": "1"}, "ack_timeout_s='1': a number of seconds of more than 0"),
+        ({"type": "shared", "ack_timeout_s": True}, "ack_timeout_s=True: a number of seconds of more than 0"),
         ({"type": "shared", "prefetch": 1.5}, "prefetch=1.5: a whole number of at least 1"),
     ],
 )
